@@ -45,16 +45,8 @@ def list_models(json: Annotated[bool, typer.Option("--json", help="For machines.
     for entry in entries:
         pairs = ", ".join(f"{pair.name} ({_role(pair, entry.model)})" for pair in entry.pairs)
         here = "yes" if entry.path else "-"
-        rows.append(
-            (
-                entry.model.name,
-                _size(entry.model.size_bytes),
-                entry.model.licence,
-                here,
-                pairs,
-                entry.model.note,
-            )
-        )
+        size = _size(entry.model.size_bytes)
+        rows.append((entry.model.name, size, entry.model.licence, here, pairs, entry.model.note))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -71,8 +63,8 @@ def pull(
     """Fetch weights. What is here already is not fetched again, and a cut download goes on where it was.
 
     \b
-    relaygen models pull --pair default
-    relaygen models pull qwen2.5-coder-0.5b smollm2-135m
+      relaygen models pull --pair default
+      relaygen models pull qwen2.5-coder-0.5b smollm2-135m
     """
     wanted = list(names or ())
     if pair:
@@ -93,7 +85,7 @@ def path(name: Name) -> None:
     """Print where the weights are, and nothing else.
 
     \b
-    llama-cli -m "$(relaygen models path qwen2.5-coder-0.5b)"
+      llama-cli -m "$(relaygen models path qwen2.5-coder-0.5b)"
     """
     typer.echo(models.path(name))
 

