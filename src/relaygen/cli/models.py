@@ -75,8 +75,12 @@ def pull(
     for name in wanted:
         models.find(name)  # a misspelt name is said before the first gigabyte, not after
     for name in wanted:
-        with fetching() as progress:
-            file = models.pull(name, progress)
+        try:
+            with fetching() as progress:
+                file = models.pull(name, progress)
+        except KeyboardInterrupt:
+            typer.echo("stopped; the same command goes on from what has come", err=True)
+            raise typer.Exit(130) from None
         typer.echo(f"{name} is here: {file}", err=True)
 
 
