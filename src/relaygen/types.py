@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from relaygen.errors import UserError
+
 
 class Author(StrEnum):
     LARGE = "large"
@@ -58,6 +60,23 @@ class Sampling:
     min_p: float = 0.0
     repeat_penalty: float = 1.0
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in _SAMPLING_RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:  # NaN fails too
+                raise UserError(f"{name} must be between {low:g} and {high:g}, not {value:g}")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise UserError(f"seed must be between 0 and 2**63 - 1, not {self.seed}")
+
+
+_SAMPLING_RANGES = (
+    ("temperature", 0, 100),
+    ("top_p", 1e-9, 1),
+    ("top_k", 0, 2**31 - 1),
+    ("min_p", 0, 0.999999),
+    ("repeat_penalty", 1e-9, 100),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +173,22 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class EngineTimings:
-    """One engine's work in one generation. Times in milliseconds, by the engine's own clock."""
+    """One engine's work in one generation. Times in milliseconds, by the engine's own clock (by ours, and all counted as
+    decoding, for a request that was closed early)."""
 
-    turns: int = 0
+    requests: int = 0
     prefill_tokens: int = 0
     cached_tokens: int = 0
     prefill_ms: float = 0.0
-    handover_prefill_ms: float = 0.0  # the part of prefill_ms after the first turn: what hand-overs cost the engine
-    decode_tokens: int = 0
+    handover_prefill_ms: float = 0.0  # the part of prefill_ms that is not the first request of the generation
+    decode_steps: int = 0  # the first token of each request comes out of its prefill, not of a step
     decode_ms: float = 0.0
     draft_tokens: int = 0
     draft_accepted_tokens: int = 0
 
     @property
     def decode_ms_per_token(self) -> float | None:
-        return self.decode_ms / self.decode_tokens if self.decode_tokens else None
+        return self.decode_ms / self.decode_steps if self.decode_steps else None
 
 
 @dataclass(frozen=True, slots=True)

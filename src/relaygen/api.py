@@ -1,0 +1,272 @@
+"""The Python interface.
+
+    async with Relay() as relay:                       # the default pair, in this process
+        result = await relay.generate("What is 17 * 23?")
+        run = relay.stream("And 17 * 24?")
+        async for event in run.events(): ...
+        run.result()
+
+    with SyncRelay(large="http://gpu:8080", small="qwen2.5-coder-0.5b") as relay:
+        print(relay.generate("What is 17 * 23?").answer)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from relaygen import profile as profiles
+from relaygen.core import policy as policies
+from relaygen.core.policy import Policy
+from relaygen.engines.base import Engine
+from relaygen.engines.open import is_url, open_engine
+from relaygen.engines.vocabulary import translation
+from relaygen.errors import UserError
+from relaygen.local import LocalSettings
+from relaygen.models import Progress, quiet, resolve
+from relaygen.profile import Profile
+from relaygen.run import Pair, Run
+from relaygen.types import Author, Event, Message, Result, Sampling
+
+DEFAULT_LARGE = "qwen2.5-coder-1.5b"
+DEFAULT_SMALL = "qwen2.5-coder-0.5b"
+POLICIES = ("segment", "phase", "large", "small")
+
+Prompt = str | Sequence[Message]
+T = TypeVar("T")
+
+
+def make_policy(name: str, profile: Profile) -> Policy:
+    """The policy `name` (one of POLICIES) with the cues and limits of `profile`."""
+    think = (profile.think.open, profile.think.close) if profile.think else None
+    limits = profile.limits
+    match name:
+        case "segment":
+            return policies.segment(
+                profile.cues,
+                answer_cues=profile.answer_cues,
+                think=think,
+                answer_by=Author(profile.answer_by),
+                min_large_tokens=limits.min_large_tokens,
+                max_small_tokens=limits.max_small_tokens,
+                max_repeats=limits.max_repeats,
+            )
+        case "phase":
+            p = profile.phase
+            return policies.phase(
+                p.answer, p.consolidation, p.calculation, think=think, max_small_tokens=limits.max_small_tokens
+            )
+        case "large" | "small":
+            return policies.alone(Author(name), think=think)
+        case _:
+            raise UserError(f"unknown policy {name!r}: choose one of {', '.join(POLICIES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How models on this machine are started. See LocalSettings for the units. `draft` names a model for speculative
+    decoding inside the large engine; "small" means the small model."""
+
+    context_tokens: int = 8192
+    num_slots: int = 1
+    threads: int | None = None
+    draft: str | None = None
+
+
+class Relay:
+    """A pair of models, opened by `async with`.
+
+    `large` and `small`: a catalogue name, the path of a .gguf file, or the URL of a llama-server. `profile`: a Profile, the
+    name of a built-in one, or a path; None picks by the names of the models. `policy`: one of POLICIES, or a Policy.
+    API keys of servers are read from RELAYGEN_LARGE_API_KEY and RELAYGEN_SMALL_API_KEY. `progress` is called while weights
+    are fetched. `profile` and `policy` can be read once the relay is open.
+    """
+
+    def __init__(
+        self,
+        large: str | Path = DEFAULT_LARGE,
+        small: str | Path = DEFAULT_SMALL,
+        *,
+        profile: Profile | str | Path | None = None,
+        policy: str | Policy = "segment",
+        options: Options | None = None,
+        progress: Progress = quiet,
+    ) -> None:
+        self._specs = {Author.LARGE: str(large), Author.SMALL: str(small)}
+        self._options = options or Options()
+        self._progress = progress
+        self._stack = AsyncExitStack()
+        self._pair: Pair | None = None
+        self._profile = profile if isinstance(profile, Profile) or profile is None else profiles.load(profile)
+        self._policy = policy
+        if isinstance(policy, str) and policy not in POLICIES:
+            raise UserError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
+
+    async def __aenter__(self) -> Self:
+        try:
+            engines = {author: await self._open(author) for author in self._authors()}
+            models = {author: engine.info.model for author, engine in engines.items()}
+            self.profile = self._profile or profiles.pick(
+                models.get(Author.LARGE, self._specs[Author.LARGE]), models.get(Author.SMALL, self._specs[Author.SMALL])
+            )
+            self.policy = self._policy if isinstance(self._policy, Policy) else make_policy(self._policy, self.profile)
+            self._pair = Pair(engines, await self._translations(engines))
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pair = None
+        await self._stack.aclose()
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Run:
+        """A generation to iterate: `run.events()`, then `run.result()`. `max_tokens` is the budget over both models;
+        None and a missing `sampling` mean the profile's."""
+        if self._pair is None:
+            raise UserError("the relay is not open: use `async with Relay(...) as relay`")
+        budget = self.profile.limits.max_tokens if max_tokens is None else max_tokens
+        if budget < 1:
+            raise UserError(f"max_tokens must be 1 or more, not {budget}")
+        return Run(
+            self._pair,
+            _messages(prompt, system),
+            policy=self.policy,
+            sampling=sampling or self.profile.sampling.values(),
+            max_tokens=budget,
+            metadata={"profile": self.profile.name},
+        )
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Result:
+        """The whole answer. Errors carry what was written before them in `partial`."""
+        run = self.stream(prompt, system=system, max_tokens=max_tokens, sampling=sampling)
+        async with aclosing(run.events()) as events:
+            async for _ in events:
+                pass
+        return run.result()
+
+    def _authors(self) -> list[Author]:
+        if isinstance(self._policy, Policy):
+            return sorted(self._policy.authors)
+        return [Author(self._policy)] if self._policy in ("large", "small") else sorted(Author)
+
+    async def _open(self, author: Author) -> Engine:
+        options = self._options
+        settings = LocalSettings(options.context_tokens, options.num_slots, threads=options.threads)
+        if options.draft and author is Author.LARGE:
+            draft = self._specs[Author.SMALL] if options.draft == "small" else options.draft
+            if is_url(draft) or is_url(self._specs[author]):
+                raise UserError("a draft model works inside a large model on this machine: give both as files or names")
+            settings = replace(settings, draft=await asyncio.to_thread(resolve, draft, self._progress))
+        return await self._stack.enter_async_context(
+            open_engine(
+                self._specs[author],
+                name=f"the {author} model",
+                settings=settings,
+                api_key=os.environ.get(f"RELAYGEN_{author.value.upper()}_API_KEY"),
+                progress=self._progress,
+            )
+        )
+
+    async def _translations(self, engines: dict[Author, Engine]) -> dict[Author, Any]:
+        if len(engines) < 2:
+            return {}
+        markers = (self.profile.think.open, self.profile.think.close) if self.profile.think else ()
+        return {author: await translation(engines[author], engines[author.other], markers) for author in engines}
+
+
+class SyncRelay:
+    """Relay for code without an event loop: the same work, done by one in a thread of its own. Opened by `with`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._relay = Relay(*args, **kwargs)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relaygen", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._wait(self._relay.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._wait(self._relay.__aexit__())
+        finally:
+            self._stop()
+
+    def generate(self, prompt: Prompt, **kwargs: Any) -> Result:
+        """As Relay.generate."""
+        return self._wait(self._relay.generate(prompt, **kwargs))
+
+    def stream(self, prompt: Prompt, **kwargs: Any) -> SyncRun:
+        """As Relay.stream; iterate the result itself."""
+        return SyncRun(self._relay.stream(prompt, **kwargs), self._wait)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncRun:
+    """A generation to iterate once: `for event in run`, then `run.result()`."""
+
+    def __init__(self, run: Run, wait: Any) -> None:
+        self._run = run
+        self._wait = wait
+
+    def __iter__(self) -> Iterator[Event]:
+        events = self._run.events()
+
+        async def following() -> Event | None:
+            return await anext(events, None)
+
+        try:
+            while (event := self._wait(following())) is not None:
+                yield event
+        finally:
+            self._wait(events.aclose())
+
+    def result(self) -> Result:
+        return self._run.result()
+
+
+def _messages(prompt: Prompt, system: str | None) -> list[Message]:
+    messages = [Message("user", prompt)] if isinstance(prompt, str) else list(prompt)
+    if system is not None:
+        messages.insert(0, Message("system", system))
+    if not any(message.content.strip() for message in messages):
+        raise UserError("the prompt is empty")
+    return messages

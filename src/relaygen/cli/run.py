@@ -1,0 +1,158 @@
+"""relaygen run: one question, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+
+from relaygen import profile as profiles
+from relaygen import trace
+from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, POLICIES, Options, Relay
+from relaygen.cli.progress import Bars
+from relaygen.engines.open import is_url
+from relaygen.errors import RelayError, UserError
+from relaygen.models import resolve
+from relaygen.report.terminal import TextWriter, summary
+from relaygen.types import Result, Sampling
+
+MODEL_HELP = "A name of `relaygen models list`, the path of a .gguf file, or the URL of a llama-server."
+
+
+def run(
+    prompt: Annotated[str, typer.Argument(help="The question; `-` reads it from standard input.", metavar="QUESTION")],
+    large: Annotated[str, typer.Option(help=f"The large model. {MODEL_HELP}")] = DEFAULT_LARGE,
+    small: Annotated[str, typer.Option(help=f"The small model. {MODEL_HELP}")] = DEFAULT_SMALL,
+    system: Annotated[str | None, typer.Option(help="A system message.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="A built-in profile or a .toml file. Default: picked by the models' names.")
+    ] = None,
+    cues: Annotated[Path | None, typer.Option(help="A file of cues, one a line, in place of the profile's.")] = None,
+    policy: Annotated[str, typer.Option(help=f"Who writes when: {', '.join(POLICIES)}.")] = "segment",
+    max_tokens: Annotated[int | None, typer.Option(help="Token budget of the answer. Default: the profile's.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the profile's.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Default: the profile's.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="0 is off. Default: the profile's.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="0 is off. Default: the profile's.")] = None,
+    repeat_penalty: Annotated[float | None, typer.Option(help="1 is off. Default: the profile's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="For the same answer again.")] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(help="Speculative decoding inside the large engine with this model; `small` is the small one."),
+    ] = None,
+    context: Annotated[int, typer.Option(help="Context in tokens, for models on this machine.")] = 8192,
+    threads: Annotated[int | None, typer.Option(help="Threads a model, on this machine. Default: all cores.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and no text before.")] = False,
+    trace_file: Annotated[
+        Path | None, typer.Option("--trace", help="Append the generation to this JSON Lines file.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Answer QUESTION with two models in turn.
+
+    The text goes to standard output as it is written, the summary to standard error.
+
+    Examples:
+
+        relaygen run "What is 17 * 23?"
+
+        relaygen run --large http://gpu:8080 --small qwen2.5-coder-0.5b "..."
+
+        relaygen run --json --temperature 0 - < question.txt | jq .answer
+    """
+    question = _stdin() if prompt == "-" else prompt
+    chosen = profiles.load(profile) if profile else None
+    if cues:
+        chosen = (chosen or profiles.pick(large, small)).model_copy(update={"cues": profiles.load_cues(cues)})
+    if max_tokens is not None and max_tokens < 1:
+        raise UserError(f"--max-tokens must be 1 or more, not {max_tokens}")
+    if context < 16:
+        raise UserError(f"--context must be 16 or more, not {context}")
+    changes: dict[str, Any] = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "repeat_penalty": repeat_penalty,
+        "seed": seed,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    replace(Sampling(), **changes)  # raises before anything is loaded
+    err = Console(stderr=True)
+    specs: dict[str, str] = {}
+    with Bars(err) as bars:  # before the event loop runs, so that Ctrl-C ends a download at once
+        for author, spec in (("large", large), ("small", small)):
+            needed = policy not in ("large", "small") or policy == author or draft == author
+            specs[author] = spec if is_url(spec) or not needed else str(resolve(spec, bars))
+    relay = Relay(
+        **specs,
+        profile=chosen,
+        policy=policy,
+        options=Options(context_tokens=context, threads=threads, draft=draft),
+    )
+    writer = None if json else TextWriter(Console(highlight=False))
+    result, error = asyncio.run(_generate(relay, question, system, max_tokens, changes, writer, err))
+    if json:
+        sys.stdout.buffer.write(orjson.dumps(trace.to_json(result), option=orjson.OPT_APPEND_NEWLINE))
+        sys.stdout.buffer.flush()
+    elif result.segments or error is None:
+        err.print(summary(result))
+    if trace_file:
+        trace.append(trace_file, result, problem=question)
+    if error:
+        raise error
+    if result.finish_reason == "stopped":
+        raise typer.Exit(130)
+
+
+async def _generate(
+    relay: Relay,
+    question: str,
+    system: str | None,
+    max_tokens: int | None,
+    changes: dict[str, Any],
+    writer: TextWriter | None,
+    err: Console,
+) -> tuple[Result, RelayError | None]:
+    status = err.status("loading the models") if err.is_terminal else None
+    if status:
+        status.start()
+    try:
+        await relay.__aenter__()
+    finally:
+        if status:
+            status.stop()
+    try:
+        sampling = replace(relay.profile.sampling.values(), **changes)
+        run = relay.stream(question, system=system, max_tokens=max_tokens, sampling=sampling)
+        if writer:
+            writer.legend(run.models)
+        error = None
+        try:
+            async with aclosing(run.events()) as events:
+                async for event in events:
+                    if writer:
+                        writer.event(event)
+        except asyncio.CancelledError:  # Ctrl-C: both engines have been stopped, what there is is shown
+            pass
+        except RelayError as failure:
+            error = failure
+        if writer:
+            writer.end()
+        return (error.partial if error and error.partial else run.result()), error
+    finally:
+        await relay.__aexit__(None, None, None)
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not UTF-8 (byte {error.start} is {error.object[error.start]:#04x})") from None
+

@@ -1,0 +1,267 @@
+"""The algorithm: who writes what, and where each turn is cut. Pure: no I/O, no clock.
+
+    generation = Generation(policy, max_tokens=1000)
+    while ask := generation.next_ask():              # who writes next, and at most how much
+        for chunk in engine.write(ask):              # the engine streams
+            events = generation.feed(chunk)          # tokens, switches, the finish
+            if generation.turn_over: break           # closing the stream early ends the engine's work
+
+Cuts are made on token borders. The token that completes a cue is kept, with its look-ahead: the large model wrote it, and
+it is the better author. A token that was only needed to see that a sentence had ended is dropped: the small model wrote
+it, and the first word of a sentence is the decision the large model is kept for. (White space with a line break in it
+still belongs to the sentence.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from relaygen.core.matcher import SENTENCE_STOPS, CueMatcher, Match, SentenceMatcher, server_stops
+from relaygen.core.policy import Policy, State
+from relaygen.errors import EngineProtocolError
+from relaygen.types import Author, Chunk, Event, Finish, FinishReason, Piece, Reason, Switch, Token, TurnEnd
+
+CHARS_PER_TOKEN = 4  # how text without token ids is counted
+_FIT_ONE_CHARACTER = 8  # tokens enough for any single character: a shorter request may end in the middle of one
+_CONTEXT = 64  # characters of earlier text that a matcher may look back on
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request to an engine: `author` continues at token `position` of the answer with at most `max_tokens` tokens.
+
+    `stops` are strings at which the server may end the request by itself, which saves the connection and the token in
+    flight. They are only a help: whether a turn is over is decided in `Generation.feed`.
+    """
+
+    author: Author
+    max_tokens: int
+    position: int
+    stops: tuple[str, ...]
+
+
+def turn_seed(seed: int, position: int) -> int:
+    """The sampler seed of a request, below 2**31. Servers restart their random stream with each request, so the same seed
+    in each turn would replay the same draws."""
+    digest = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class Generation:
+    """One answer being written by two models.
+
+    `max_tokens` is the budget over both. `opened` says that the prompt ends with the policy's opening think marker; else
+    the text is a thinking one if it begins with that marker.
+    """
+
+    def __init__(self, policy: Policy, *, max_tokens: int, opened: bool = False) -> None:
+        self.policy = policy
+        self.max_tokens = max_tokens
+        self.state = policy.start
+        self.turn_over = False
+        self.written_tokens = 0.0
+        self._opening, close = policy.think or ("", "")
+        self._thinking = bool(policy.think)
+        self._undecided = bool(policy.think) and not opened
+        self._close = close
+        self._think = CueMatcher([close] if close else [])
+        self._sentences = SentenceMatcher()
+        self._watch(policy.answer_cues if policy.answer_cues_in_thinking or not self._thinking else ())
+        self._before = ""
+        self._last_small, self._repeats = "", 0
+        self._idle_asks = 0
+        self._begin_turn()
+
+    @property
+    def author(self) -> Author:
+        """Whose turn it is."""
+        return self.policy.author(self.state)
+
+    @property
+    def stage(self) -> Literal["reasoning", "answer"]:
+        return "reasoning" if self._thinking else "answer"
+
+    def next_ask(self) -> Ask | None:
+        """The next request to make, or None when the generation is finished."""
+        if self.state is State.DONE:
+            return None
+        if self.turn_over:
+            self._begin_turn()
+        budget = turn = self.max_tokens - self.written_tokens
+        cap = self.policy.cap(self.state)
+        if cap is not None:
+            turn = cap - self._turn_tokens
+        if self._idle_asks:
+            turn = max(turn, _FIT_ONE_CHARACTER)
+        self._ask = Ask(self.author, max(1, int(min(turn, budget))), int(self.written_tokens), self._stops.get(self.state, ()))
+        self._ask_tokens = 0.0
+        return self._ask
+
+    def feed(self, chunk: Chunk) -> list[Event]:
+        """Take what the engine wrote. What comes after the end of a turn is ignored."""
+        events: list[Event] = []
+        for piece in chunk.pieces:
+            if self.turn_over:
+                break
+            for part in (piece,) if piece.token_ids else map(Piece, piece.text):
+                self._take(part, events)
+                if self.turn_over:
+                    break
+        if chunk.end and not self.turn_over:
+            self._request_ended(chunk.end, events)
+        return _joined(events)
+
+    def small_failed(self) -> list[Event] | None:
+        """The small engine cannot go on. None when this policy has no use for the large model either."""
+        if self.policy.after(self.state, Reason.SMALL_FAILED) is None:
+            return None
+        events: list[Event] = []
+        self._end_turn(Reason.SMALL_FAILED, events)
+        return events
+
+    def stop(self, reason: Reason) -> list[Event]:
+        """End the generation from outside: STOPPED by the caller, LENGTH by a full context, ERROR."""
+        events: list[Event] = []
+        if self.state is not State.DONE:
+            self._end_turn(reason, events)
+        return events
+
+    # ---- one turn
+
+    def _watch(self, answer_cues: tuple[str, ...]) -> None:
+        policy = self.policy
+        self._cues = CueMatcher(policy.cues, ignore_case=policy.ignore_case)
+        self._answers = CueMatcher(answer_cues, ignore_case=policy.ignore_case)
+        close = (self._close,) if self._thinking else ()
+        self._stops = {
+            State.LARGE: server_stops((*policy.cues, *answer_cues, *close)),
+            State.SMALL: server_stops((*answer_cues, *close)) + SENTENCE_STOPS,
+        }
+
+    def _begin_turn(self) -> None:
+        self.turn_over = False
+        self._turn_tokens = self._ask_tokens = 0.0
+        self._turn_text: list[str] = []
+        self._turn_chars = 0
+        self._floor = 0  # offset in the turn up to which cues do not count yet
+        for matcher in (self._cues, self._answers, self._think, self._sentences):
+            matcher.begin(self._before)
+
+    def _decide_thinking(self, text: str) -> None:
+        """At the first text: is this a thinking one?"""
+        start = (self._before + text).lstrip()
+        if start.startswith(self._opening):
+            self._undecided = False
+        elif not self._opening.startswith(start):
+            self._undecided = self._thinking = False
+            self._watch(self.policy.answer_cues)
+
+    def _take(self, piece: Piece, events: list[Event]) -> None:
+        if self._undecided:
+            self._decide_thinking(piece.text)
+        cost = len(piece.token_ids) or 1 / CHARS_PER_TOKEN
+        if self._turn_tokens + cost <= self.policy.min_large_tokens:
+            self._floor = self._turn_chars + len(piece.text)
+        reason, cue, drop = self._look(piece.text)
+        if drop:
+            self._end_turn(Reason.SENTENCE, events)
+            return
+        events.append(Token(self.author, piece.text, piece.token_ids, self.stage))
+        self.written_tokens += cost
+        self._turn_tokens += cost
+        self._ask_tokens += cost
+        self._idle_asks = 0
+        self._turn_text.append(piece.text)
+        self._turn_chars += len(piece.text)
+        self._before = (self._before + piece.text)[-_CONTEXT:]
+        if reason is Reason.ANSWER and self._thinking and cue == self._close:
+            self._thinking = False
+            self._watch(self.policy.answer_cues)
+            reason = reason if self.policy.after(self.state, reason) else None
+        if self.written_tokens >= self.max_tokens:
+            self._end_turn(Reason.LENGTH, events)
+        elif reason:
+            self._end_turn(reason, events, cue)
+        elif (cap := self.policy.cap(self.state)) is not None and self._turn_tokens >= cap:
+            self._end_turn(Reason.CAP, events)
+
+    def _look(self, text: str) -> tuple[Reason | None, str | None, bool]:
+        """What, if anything, the matchers decide first in `text`; and whether the piece must be dropped."""
+        found: list[tuple[Reason, Match | None]] = []
+        if self._thinking:
+            found.append((Reason.ANSWER, self._think.feed(text)))
+        if self.state is State.LARGE:
+            found.append((Reason.ANSWER, self._answers.feed(text)))
+            found.append((Reason.CUE, self._cues.feed(text, self._floor)))
+        elif self.state is State.SMALL and self.policy.sentence_ends:
+            found.append((Reason.ANSWER, self._answers.feed(text)))
+            found.append((Reason.SENTENCE, self._sentences.feed(text)))
+        decided = [(reason, match) for reason, match in found if match]
+        if not decided:
+            return None, None, False
+        reason, match = min(decided, key=lambda one: one[1].decided)
+        only_look_ahead = match.end <= self._turn_chars and not (text.isspace() and "\n" in text)
+        return reason, match.what, reason is Reason.SENTENCE and only_look_ahead
+
+    def _end_turn(self, reason: Reason, events: list[Event], cue: str | None = None) -> None:
+        if self.state is State.SMALL and reason in (Reason.SENTENCE, Reason.CAP):
+            reason = self._repetition() or reason
+        following = self.policy.after(self.state, reason)
+        if following is None:
+            raise AssertionError(f"policy {self.policy.name}: no transition from {self.state} on {reason}")
+        author = self.author
+        self.state = following
+        self.turn_over = True
+        if following is State.DONE:
+            events.append(Finish(author, reason, _FINISH.get(reason, "stop")))
+        else:
+            events.append(Switch(author, self.author, reason, cue if reason in _WITH_CUE else None))
+
+    def _repetition(self) -> Reason | None:
+        text = "".join(self._turn_text).strip()
+        self._repeats = self._repeats + 1 if text == self._last_small else 1
+        self._last_small = text
+        return Reason.REPETITION if text and self._repeats >= self.policy.max_repeats else None
+
+    def _request_ended(self, end: TurnEnd, events: list[Event]) -> None:
+        """The engine ended the request before the matchers ended the turn."""
+        if end.finish == "eos":
+            self._end_turn(Reason.EOS, events)
+            return
+        # A stop string inside a word ("now " in "know "), or a request cut within a character: the turn goes on.
+        if self._ask_tokens:
+            return
+        self._idle_asks += 1
+        if end.finish == "length" and self._idle_asks > 1:
+            self._end_turn(Reason.LENGTH, events)
+        elif self._idle_asks > 2:
+            raise EngineProtocolError(f"the {self.author} engine ended several requests in a row without a token")
+
+
+_FINISH: dict[Reason, FinishReason] = {
+    Reason.LENGTH: "length",
+    Reason.STOPPED: "stopped",
+    Reason.ERROR: "error",
+}
+_WITH_CUE = frozenset((Reason.CUE, Reason.ANSWER))
+
+
+def _joined(events: Iterable[Event]) -> list[Event]:
+    """Neighbouring characters of one author as one event: text without ids is taken character by character."""
+    out: list[Event] = []
+    for event in events:
+        last = out[-1] if out else None
+        if (
+            isinstance(event, Token)
+            and isinstance(last, Token)
+            and not event.token_ids
+            and not last.token_ids
+            and last.stage == event.stage
+        ):
+            out[-1] = Token(event.author, last.text + event.text, (), event.stage)
+        else:
+            out.append(event)
+    return out

@@ -1,0 +1,61 @@
+"""What the driver needs of an engine. One module per server dialect implements this; none of them knows a policy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from relaygen.types import Chunk, Message, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """`model` as the server names it; `address` for messages, without secrets; `context_tokens` per generation."""
+
+    model: str
+    address: str
+    dialect: str
+    context_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.model} at {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Continue `ids` by at most `max_tokens` tokens, or to the first of `stops`, or to the model's own end."""
+
+    ids: Sequence[int]
+    max_tokens: int
+    stops: tuple[str, ...]
+    sampling: Sampling
+    seed: int
+
+
+class Session(Protocol):
+    """One generation's place on one engine: its requests share a prefix cache."""
+
+    def write(self, request: Request) -> AsyncGenerator[Chunk]:
+        """Stream the continuation. The last chunk carries the TurnEnd; closing the generator earlier ends the engine's
+        work. Text is exact: a piece's text is the text of its ids. The end-of-text token is not part of the pieces."""
+        ...
+
+
+class Engine(Protocol):
+    @property
+    def info(self) -> EngineInfo: ...
+
+    async def render(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
+        """The prompt by the engine's own chat template, ready for the assistant's answer: as text and as ids."""
+        ...
+
+    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        """Ids of text that continues a prompt: no begin-of-text token is added, and the names of special tokens are
+        plain text unless `special`."""
+        ...
+
+    def session(self) -> AbstractAsyncContextManager[Session]: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,181 @@
+"""HTTP for all dialects: one connection pool per engine, and one place where failures become our error types.
+
+Nothing is sent twice once a byte of the answer has come. A request is repeated only, and only once, when it went out on a
+reused connection which the server had closed meanwhile (vLLM does so after 5 s, llama-server after each stream).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+from relaygen.engines.sse import EventTooLongError, SSEParser
+from relaygen.errors import (
+    ContextOverflowError,
+    EngineCutError,
+    EngineError,
+    EngineOverloadedError,
+    EngineProtocolError,
+    EngineRefusedError,
+    EngineUnreachableError,
+    RelayError,
+)
+
+_IDLE_S = 4.0  # under vLLM's and llama-server's 5 s, so that the pool lets go first
+_CONNECT_S = 10.0
+READ_S = 600.0  # the longest silence: a long prompt on a CPU takes minutes before its first token
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where an engine listens. `name` stands for it in messages."""
+
+    url: str
+    api_key: str | None = None
+    name: str = "engine"
+
+    @property
+    def address(self) -> str:
+        """The URL without user, password or query."""
+        parts = urlsplit(self.url)
+        host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
+        port = f":{parts.port}" if parts.port else ""
+        return f"{parts.scheme}://{host}{port}{parts.path}".rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.address})"
+
+
+class Http:
+    def __init__(self, endpoint: Endpoint, *, read_s: float = READ_S) -> None:
+        self.endpoint = endpoint
+        headers = {"Content-Type": "application/json"}
+        if endpoint.api_key:
+            headers["Authorization"] = f"Bearer {endpoint.api_key}"
+        self._session = aiohttp.ClientSession(
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=read_s),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
+            auto_decompress=False,
+            trust_env=True,
+        )
+        self._base = endpoint.url.rstrip("/")
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def get(self, path: str) -> Any:
+        async with self._open("GET", path, None) as response:
+            return self._json(await response.read(), path)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        async with self._open("POST", path, orjson.dumps(body)) as response:
+            return self._json(await response.read(), path)
+
+    async def stream(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[Any]:
+        """The JSON values of an event stream, to its end or [DONE]. An error event raises. Whether the stream was
+        complete is for the dialect to say: only a finish reason tells."""
+        parser = SSEParser()
+        async with self._open("POST", path, orjson.dumps(body), headers) as response:
+            async for read in response.content.iter_any():
+                for data in parser.feed(read):
+                    if data == b"[DONE]":
+                        return
+                    value = self._json(data, path)
+                    if isinstance(value, dict) and "error" in value:
+                        raise self._refusal(500, data)
+                    yield value
+
+    @asynccontextmanager
+    async def _open(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        try:
+            response = await self._send(method, path, data, headers)
+            async with response:
+                if response.status != 200:
+                    raise self._refusal(response.status, await response.read())
+                yield response
+        except (RelayError, asyncio.CancelledError):
+            raise
+        except EventTooLongError as error:
+            raise EngineProtocolError(self._says(f"sent {error}"), engine=self.endpoint.name) from None
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise EngineUnreachableError(
+                self._says(f"cannot be reached ({_reason(error)}). Is the server running, and the address right?"),
+                engine=self.endpoint.name,
+            ) from None
+        except aiohttp.InvalidURL:
+            raise EngineUnreachableError(self._says("has an address that is no URL"), engine=self.endpoint.name) from None
+        except TimeoutError:
+            raise EngineCutError(
+                self._says("has been silent for too long; the request was given up"), engine=self.endpoint.name
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineCutError(
+                self._says(f"broke the connection before it had finished ({_reason(error)})"), engine=self.endpoint.name
+            ) from None
+
+    async def _send(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str] | None
+    ) -> aiohttp.ClientResponse:
+        try:
+            return await self._session.request(method, self._base + path, data=data, headers=headers)
+        except (aiohttp.ServerDisconnectedError, ConnectionResetError):
+            return await self._session.request(method, self._base + path, data=data, headers=headers)
+
+    def _json(self, data: bytes, path: str) -> Any:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise EngineProtocolError(
+                self._says(f"answered {path} with something that is not JSON: {_excerpt(data)}"),
+                engine=self.endpoint.name,
+            ) from None
+
+    def _refusal(self, status: int, body: bytes) -> RelayError:
+        code, message = _error_of(body)
+        name = self.endpoint.name
+        if "exceed_context" in code or "context length" in message.lower():
+            return ContextOverflowError(self._says(f"cannot hold this much text: {message}"))
+        if status in (429, 503):
+            return EngineOverloadedError(self._says(f"is overloaded or still loading: {message}"), engine=name)
+        if status in (401, 403):
+            return EngineRefusedError(self._says(f"wants another API key: {message}"), engine=name)
+        if status < 500:
+            return EngineRefusedError(self._says(f"refused the request ({status}): {message}"), engine=name)
+        return EngineError(self._says(f"failed ({status}): {message}"), engine=name)
+
+    def _says(self, what: str) -> str:
+        return f"{self.endpoint.name} at {self.endpoint.address} {what}"
+
+
+def _error_of(body: bytes) -> tuple[str, str]:
+    """(type or code, message) of an error body in any of the usual shapes."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return "", _excerpt(body)
+    error = value.get("error", value) if isinstance(value, dict) else value
+    if isinstance(error, dict):
+        return str(error.get("type", "")), str(error.get("message", error))[:500]
+    return "", str(error)[:500]
+
+
+def _excerpt(data: bytes) -> str:
+    text = data[:120].decode(errors="replace").strip()
+    return f"{text!r}" if text else "an empty body"
+
+
+def _reason(error: BaseException) -> str:
+    inner = getattr(error, "os_error", None) or error
+    return (getattr(inner, "strerror", None) or str(inner) or type(inner).__name__).strip()

@@ -1,0 +1,210 @@
+"""Drives one generation: the only place that sees both the algorithm and the engines, and the only reader of the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from relaygen.core.ledger import Ledger
+from relaygen.core.policy import Policy, alone
+from relaygen.core.record import Record
+from relaygen.core.relay import Ask, Generation, turn_seed
+from relaygen.engines.base import Engine, Request, Session
+from relaygen.errors import ContextOverflowError, EngineError, RelayError
+from relaygen.types import (
+    Author,
+    EngineTimings,
+    Event,
+    Message,
+    Reason,
+    Result,
+    Sampling,
+    Timings,
+    Token,
+    TurnEnd,
+)
+
+Translation = Mapping[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The engines by author (one is enough for a policy that needs one), and how each reads the ids of the other."""
+
+    engines: Mapping[Author, Engine]
+    translations: Mapping[Author, Translation] = field(default_factory=dict[Author, Translation])
+
+
+class Run:
+    """One generation. Iterate `events()` once; `result()` may be asked for at any time, and is final after the Finish.
+
+    Closing the iterator stops the engine at work at once. An error raised on the way carries the result so far.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        messages: Sequence[Message],
+        *,
+        policy: Policy,
+        sampling: Sampling,
+        max_tokens: int,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._pair = pair
+        self._messages = messages
+        self._policy = policy
+        self._seed = secrets.randbelow(2**31) if sampling.seed is None else sampling.seed
+        self._sampling = replace(sampling, seed=self._seed)
+        self._max_tokens = max_tokens
+        self._metadata = dict(metadata or {})
+        self._record = Record()
+        self._warnings: list[str] = []
+        self._ledgers: dict[Author, Ledger] = {}
+        self._timings = {author: EngineTimings() for author in Author}
+        self._num_requests = 0
+        self._started = self._ended = 0.0
+
+    async def events(self) -> AsyncGenerator[Event]:
+        self._started = time.perf_counter()
+        try:
+            async with AsyncExitStack() as stack:
+                opened, max_tokens = await self._prepare()
+                sessions = {
+                    author: await stack.enter_async_context(self._pair.engines[author].session())
+                    for author in self._ledgers
+                }
+                generation = Generation(self._policy, max_tokens=max_tokens, opened=opened)
+                while ask := generation.next_ask():
+                    async with aclosing(self._turn(generation, ask, sessions[ask.author])) as turn:
+                        async for event in turn:
+                            self._record.add(event)
+                            yield event
+        except RelayError as error:
+            error.partial = self.result(failed=True)
+            raise
+        finally:
+            self._ended = time.perf_counter()
+
+    def result(self, *, failed: bool = False) -> Result:
+        total = ((self._ended or time.perf_counter()) - self._started) * 1000
+        ledger = self._ledgers.get(Author.LARGE) or next(iter(self._ledgers.values()), None)
+        result = self._record.result(
+            prompt_tokens=ledger.prompt_tokens if ledger else 0,
+            timings=Timings(total, self._timings[Author.LARGE], self._timings[Author.SMALL]),
+            think=self._policy.think,
+            warnings=self._warnings,
+            metadata={
+                **self._metadata,
+                "models": self.models,
+                "policy": self._policy.name,
+                "seed": self._seed,
+            },
+        )
+        return replace(result, finish_reason="error") if failed else result
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The models' names as their servers give them, by author."""
+        return {author.value: engine.info.model for author, engine in self._pair.engines.items()}
+
+    async def _prepare(self) -> tuple[bool, int]:
+        """Render the prompt with each engine. Returns whether it opens the thinking stage, and the token budget."""
+        authors = sorted(self._policy.authors & self._pair.engines.keys())
+        prompts = await asyncio.gather(
+            *(self._pair.engines[a].render(self._messages) for a in authors), return_exceptions=True
+        )
+        opened, budget = False, self._max_tokens
+        for author, prompt in zip(authors, prompts, strict=True):
+            if isinstance(prompt, EngineError) and author is Author.SMALL and len(authors) > 1:
+                self._warn_small(prompt)
+                self._policy = alone(Author.LARGE, think=self._policy.think)
+                continue
+            if isinstance(prompt, BaseException):
+                raise prompt
+            text, ids = prompt
+            self._ledgers[author] = Ledger(ids, self._pair.translations.get(author, {}))
+            info = self._pair.engines[author].info
+            if len(ids) >= info.context_tokens:
+                raise ContextOverflowError(
+                    f"the prompt is {len(ids)} tokens long and {info} holds {info.context_tokens}:"
+                    " shorten it, or start the engine with a longer context"
+                )
+            budget = min(budget, info.context_tokens - len(ids))
+            if self._policy.think and author is not Author.SMALL:
+                opened = text.rstrip().endswith(self._policy.think[0])
+        return opened, budget
+
+    async def _turn(self, generation: Generation, ask: Ask, session: Session) -> AsyncGenerator[Event]:
+        """One request: to its end, or to the end of the turn."""
+        engine, ledger = self._pair.engines[ask.author], self._ledgers[ask.author]
+        begun = time.perf_counter()
+        received = 0
+        try:
+            if ledger.untold_text:
+                ledger.settle(await engine.tokenize(ledger.untold_text))
+            room = engine.info.context_tokens - len(ledger.ids)
+            if room < 1:
+                for event in self._context_full(generation, engine):
+                    yield event
+                return
+            max_tokens = min(ask.max_tokens, room)
+            request = Request(
+                ledger.ids, max_tokens, ask.stops, self._sampling, turn_seed(self._seed, ask.position)
+            )
+            async with aclosing(session.write(request)) as chunks:
+                async for chunk in chunks:
+                    received += sum(len(piece.token_ids) for piece in chunk.pieces)
+                    for event in generation.feed(chunk):
+                        self._note(event)
+                        yield event
+                    if chunk.end:
+                        self._account(ask.author, chunk.end)
+                    elif generation.turn_over and received < max_tokens:
+                        # Otherwise the engine ends by itself at this very token, and the connection can be kept.
+                        elapsed = (time.perf_counter() - begun) * 1000
+                        self._account(ask.author, TurnEnd("stop", decode_tokens=received, decode_ms=elapsed))
+                        return
+        except EngineError as error:
+            events = generation.small_failed() if ask.author is Author.SMALL else None
+            if events is None:
+                raise
+            self._warn_small(error)
+            for event in events:
+                yield event
+
+    def _note(self, event: Event) -> None:
+        """What one model wrote, both have to read."""
+        if isinstance(event, Token):
+            for author, ledger in self._ledgers.items():
+                ledger.write(event.token_ids, event.text, own=author is event.author)
+
+    def _account(self, author: Author, end: TurnEnd) -> None:
+        t = self._timings[author]
+        at_handover = end.prefill_ms if self._num_requests else 0.0
+        self._num_requests += 1
+        self._timings[author] = EngineTimings(
+            requests=t.requests + 1,
+            prefill_tokens=t.prefill_tokens + end.prefill_tokens,
+            cached_tokens=t.cached_tokens + end.cached_tokens,
+            prefill_ms=t.prefill_ms + end.prefill_ms,
+            handover_prefill_ms=t.handover_prefill_ms + at_handover,
+            # The first token of a request comes out of its prefill.
+            decode_steps=t.decode_steps + max(0, end.decode_tokens - 1),
+            decode_ms=t.decode_ms + end.decode_ms,
+            draft_tokens=t.draft_tokens + end.draft_tokens,
+            draft_accepted_tokens=t.draft_accepted_tokens + end.draft_accepted_tokens,
+        )
+
+    def _context_full(self, generation: Generation, engine: Engine) -> list[Event]:
+        self._warnings.append(f"the context of {engine.info} is full ({engine.info.context_tokens} tokens)")
+        events = generation.small_failed() if generation.author is Author.SMALL else None
+        return generation.stop(Reason.LENGTH) if events is None else events
+
+    def _warn_small(self, error: EngineError) -> None:
+        self._warnings.append(f"the small model failed and the large one went on alone: {error}")

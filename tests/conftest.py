@@ -1,0 +1,60 @@
+"""Shared: weights (fetched once into the user's cache), engines on them, and the recorded data beside the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from relaygen import models
+from relaygen.engines.llamacpp import LlamaCppEngine
+from relaygen.local import LocalServer, LocalSettings
+
+SHARED = Path(os.environ.get("RELAYGEN_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast ones first."""
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, item.get_closest_marker("weights") is not None))
+
+
+def shared_lines(name: str) -> list[dict[str, Any]]:
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"NOT TESTED: {path} is absent (problems and recorded traces come beside the repository)")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    return models.pull("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def qwen_small() -> Path:
+    return models.pull("qwen2.5-coder-0.5b")
+
+
+@pytest.fixture(scope="session")
+def qwen_large() -> Path:
+    return models.pull("qwen2.5-coder-1.5b")
+
+
+async def start(stack: AsyncExitStack, model: Path, **settings: Any) -> LlamaCppEngine:
+    server = await LocalServer.start(model, LocalSettings(**settings), name=f"test {model.stem}")
+    stack.callback(server.close)
+    engine = await LlamaCppEngine.connect(server.endpoint, pinned=True)
+    stack.push_async_callback(engine.close)
+    return engine
+
+
+@pytest_asyncio.fixture
+async def smol_engine(smollm2: Path) -> AsyncGenerator[LlamaCppEngine]:
+    async with AsyncExitStack() as stack:
+        yield await start(stack, smollm2, context_tokens=2048, num_slots=2)
