@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from relaygen import __version__
@@ -37,21 +36,9 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 
 
 def main() -> None:
-    """Entry point. Errors become one line on stderr and the exit code of their type; Ctrl-C is 130."""
+    """Entry point. Our errors become one line on stderr and the exit code of their type; wrong usage is 2, Ctrl-C 130."""
     try:
-        code = app(standalone_mode=False)
+        app()
     except RelayError as error:
-        code = _fail(str(error), error.exit_code)
-    except click.ClickException as error:
-        code = _fail(error.format_message(), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        code = 130
-    except BrokenPipeError:  # the reader of our output has left
-        sys.stderr.close()
-        code = 141
-    sys.exit(code)
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"relaygen: {message}", file=sys.stderr)
-    return code
+        print(f"relaygen: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -16,7 +16,7 @@ from rich.console import Console
 from relaygen import profile as profiles
 from relaygen import trace
 from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, POLICIES, Options, Relay
-from relaygen.cli.progress import Bars
+from relaygen.cli.models import fetching
 from relaygen.engines.open import is_url
 from relaygen.errors import RelayError, UserError
 from relaygen.models import resolve
@@ -86,7 +86,7 @@ def run(
     replace(Sampling(), **changes)  # raises before anything is loaded
     err = Console(stderr=True)
     specs: dict[str, str] = {}
-    with Bars(err) as bars:  # before the event loop runs, so that Ctrl-C ends a download at once
+    with fetching() as bars:  # before the event loop runs, so that Ctrl-C ends a download at once
         for author, spec in (("large", large), ("small", small)):
             needed = policy not in ("large", "small") or policy == author or draft == author
             specs[author] = spec if is_url(spec) or not needed else str(resolve(spec, bars))

@@ -12,6 +12,7 @@ from relaygen.report.summary import rows
 from relaygen.types import Author, Event, Result, Switch, Token
 
 STYLES = {Author.LARGE: "bright_cyan", Author.SMALL: "bright_yellow"}
+_ROW_STYLES = {author.value: style for author, style in STYLES.items()}
 MARKS = {Author.LARGE: "◀", Author.SMALL: "▶"}  # who takes over: back to the large model, on to the small one
 # A model can write terminal control sequences; on a screen they are shown, not obeyed.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -64,8 +65,7 @@ class TextWriter:
 def summary(result: Result) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, value in rows(result):
-        style = STYLES.get(Author(name), "") if name in Author else ""
-        table.add_row(Text(name, "dim"), Text(value, style))
+        table.add_row(Text(name, "dim"), Text(value, _ROW_STYLES.get(name, "")))
     for warning in result.warnings:
         table.add_row(Text("warning", "red"), Text(printable(warning)))
     return table

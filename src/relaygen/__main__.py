@@ -1,0 +1,3 @@
+from relaygen.cli import main
+
+main()
