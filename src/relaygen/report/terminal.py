@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -35,7 +37,9 @@ class TextWriter:
         line = Text()
         for author in Author:
             if author.value in models:
-                line.append(f"{MARKS[author]} {author.value} {models[author.value]}  ", STYLES[author])
+                line.append(
+                    f"{MARKS[author]} {author.value} {printable(models[author.value])}  ", STYLES[author]
+                )
         self._console.print(line)
         self._console.print()
 
@@ -49,14 +53,15 @@ class TextWriter:
                 pass
 
     def end(self) -> None:
-        if not self._last.endswith("\n"):
+        if self._console.is_terminal and not self._last.endswith("\n"):
             self._console.file.write("\n")
         self._console.file.flush()
 
     def _write(self, text: str, style: str) -> None:
         self._last = text or self._last
         if self._console.is_terminal:
-            self._console.print(Text(printable(text), style), end="", soft_wrap=True)
+            # As a segment: rich lays out a Text, and drops a blank at the end of a line, or a tab.
+            self._console.print(Segments([Segment(printable(text), Style.parse(style))]), soft_wrap=True)
         else:
             self._console.file.write(text)
         self._console.file.flush()
