@@ -24,13 +24,19 @@ _MEMORY_MARGIN = 256 * 2**20  # compute buffers and the rest
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
     """`context_tokens` are per generation, and `num_slots` generations run at once. `draft` is a model for speculative
-    decoding inside this engine. threads None: one per physical core."""
+    decoding inside this engine. threads None: one per physical core.
+
+    `batch_invariant` evaluates one token at a time. llama.cpp rounds differently in batches of different sizes, enough to
+    turn near ties; so only then does a text read in one piece give the very logits of the same text written token by token.
+    Reading becomes as slow as writing.
+    """
 
     context_tokens: int = DEFAULT_CONTEXT_TOKENS
     num_slots: int = 1
     draft: Path | None = None
     draft_tokens: int = 4
     threads: int | None = None
+    batch_invariant: bool = False
 
 
 class LocalServer:
@@ -90,6 +96,8 @@ def _params(model: Path, settings: LocalSettings, context: int, key: str) -> xll
     params.kv_unified = False
     params.cache_idle_slots = False
     params.cache_ram_mib = 0
+    if settings.batch_invariant:
+        params.n_ubatch = 1
     if settings.draft:
         draft = params.speculative.draft
         draft.mparams.path = str(settings.draft)

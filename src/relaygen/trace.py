@@ -55,9 +55,17 @@ def _engine(timings: EngineTimings) -> dict[str, Any]:
 
 def append(path: Path, result: Result, **fields: Any) -> None:
     """Add one line to `path`; `fields` (problem, id, ...) come first. The line is written at once, and whole."""
-    line = orjson.dumps({**fields, **to_json(result)}, option=orjson.OPT_APPEND_NEWLINE)
+    _append(path, orjson.dumps({**fields, **to_json(result)}, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def check_writable(path: Path) -> None:
+    """Raises UserError now rather than after the work."""
+    _append(path, b"")
+
+
+def _append(path: Path, data: bytes) -> None:
     try:
         with path.open("ab") as file:
-            file.write(line)
+            file.write(data)
     except OSError as error:
         raise UserError(f"cannot write the trace to {path}: {error.strerror}") from None

@@ -84,6 +84,8 @@ def run(
     }
     changes = {name: value for name, value in changes.items() if value is not None}
     replace(Sampling(), **changes)  # raises before anything is loaded
+    if trace_file:
+        trace.check_writable(trace_file)
     err = Console(stderr=True)
     specs: dict[str, str] = {}
     with fetching() as bars:  # before the event loop runs, so that Ctrl-C ends a download at once

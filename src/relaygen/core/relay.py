@@ -207,8 +207,8 @@ class Generation:
         return reason, match.what, reason is Reason.SENTENCE and only_look_ahead
 
     def _end_turn(self, reason: Reason, events: list[Event], cue: str | None = None) -> None:
-        if self.state is State.SMALL and reason in (Reason.SENTENCE, Reason.CAP):
-            reason = self._repetition() or reason
+        if self.state is State.SMALL and reason in (Reason.SENTENCE, Reason.CAP) and self._repeats_itself():
+            reason = Reason.REPETITION
         following = self.policy.after(self.state, reason)
         if following is None:
             raise AssertionError(f"policy {self.policy.name}: no transition from {self.state} on {reason}")
@@ -220,11 +220,12 @@ class Generation:
         else:
             events.append(Switch(author, self.author, reason, cue if reason in _WITH_CUE else None))
 
-    def _repetition(self) -> Reason | None:
+    def _repeats_itself(self) -> bool:
         text = "".join(self._turn_text).strip()
         self._repeats = self._repeats + 1 if text == self._last_small else 1
         self._last_small = text
-        return Reason.REPETITION if text and self._repeats >= self.policy.max_repeats else None
+        reacts = self.policy.after(self.state, Reason.REPETITION) is not None
+        return reacts and bool(text) and self._repeats >= self.policy.max_repeats
 
     def _request_ended(self, end: TurnEnd, events: list[Event]) -> None:
         """The engine ended the request before the matchers ended the turn."""

@@ -7,6 +7,7 @@ reused connection which the server had closed meanwhile (vLLM does so after 5 s,
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -178,4 +179,6 @@ def _excerpt(data: bytes) -> str:
 
 def _reason(error: BaseException) -> str:
     inner = getattr(error, "os_error", None) or error
-    return (getattr(inner, "strerror", None) or str(inner) or type(inner).__name__).strip()
+    if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
+        return os.strerror(inner.errno)
+    return str(inner).strip() or type(inner).__name__
