@@ -23,6 +23,7 @@ SCRIPTS = (
     "Repeat this line five times: 😀🐉 因此，答案是四十二。 ありがとう 👩‍👩‍👧 naïve café",
     "Write a poem in Chinese, Thai and emoji.",
 )
+MAX_TOKENS = 48
 CUES = ("Therefore,", "So,", "So ", "Now,", "Next,", "now", "The", "is", "we")
 
 
@@ -41,10 +42,10 @@ class Reference:
         return tokens[:-1] if answer["stop_type"] == "eos" and tokens[-1] == eos else tokens
 
 
-@pytest_asyncio.fixture(params=[False, True], ids=["plain", "drafting"])
+@pytest_asyncio.fixture
 async def smol_pair(smollm2: Path, request: pytest.FixtureRequest) -> AsyncGenerator[tuple[LlamaCppEngine, LlamaCppEngine, Reference]]:
     async with AsyncExitStack() as stack:
-        draft = smollm2 if request.param else None
+        draft = smollm2 if request.param == "drafting" else None
         large, small = [await start(stack, smollm2, context_tokens=2048, draft=draft, batch_invariant=True) for _ in range(2)]
         server = await LocalServer.start(smollm2, LocalSettings(context_tokens=2048, batch_invariant=True), name="reference")
         stack.callback(server.close)
@@ -73,18 +74,23 @@ def ids(result: Result) -> list[int]:
 
 @pytest.mark.weights
 @pytest.mark.slow
-async def test_smollm2_with_itself(smol_pair: tuple[LlamaCppEngine, LlamaCppEngine, Reference]) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("smol_pair", "num_prompts"), [("plain", 22), ("drafting", 5)], indirect=["smol_pair"])
+async def test_smollm2_with_itself(
+    smol_pair: tuple[LlamaCppEngine, LlamaCppEngine, Reference], num_prompts: int
+) -> None:
     large, small, reference = smol_pair
     problems = [line["problem"] for line in shared_lines("gsm8k-dev.jsonl")[:14] + shared_lines("math500-dev.jsonl")[:6]]
     [eos] = await large.tokenize("<|im_end|>", special=True)
-    for number, prompt in enumerate([*SCRIPTS, *problems]):
+    for number, prompt in enumerate([*SCRIPTS, *problems][:num_prompts]):
         _, prompt_ids = await large.render([Message("user", prompt)])
-        plain = await reference.ids(prompt_ids, 60, eos)
+        plain = await reference.ids(prompt_ids, MAX_TOKENS, eos)
         for policy in (alternate((1, 3, 7, 13)[number % 4]), segment(CUES, max_small_tokens=20)):
-            result = await relay((large, small), prompt, policy, 60)
+            result = await relay((large, small), prompt, policy, MAX_TOKENS)
             assert ids(result) == plain[: len(ids(result))], (prompt, policy.name)
             # A character cut by the budget is not shown: at most three tokens fewer.
             assert len(plain) - len(ids(result)) <= (3 if result.finish_reason == "length" else 0)
+            assert len(result.segments) > 1 or policy.name == "segment"
             assert await _decoded(large, ids(result)) == result.text
 
 
@@ -94,6 +100,7 @@ async def _decoded(engine: LlamaCppEngine, token_ids: list[int]) -> str:
 
 @pytest.mark.weights
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_qwen_with_itself(qwen_small: Path) -> None:
     async with AsyncExitStack() as stack:
         large, small = [await start(stack, qwen_small, context_tokens=2048, batch_invariant=True) for _ in range(2)]
@@ -104,9 +111,9 @@ async def test_qwen_with_itself(qwen_small: Path) -> None:
         [eos] = await large.tokenize("<|im_end|>", special=True)
         for prompt in [line["problem"] for line in shared_lines("gsm8k-dev.jsonl")[:3]]:
             _, prompt_ids = await large.render([Message("user", prompt)])
-            plain = await reference.ids(prompt_ids, 100, eos)
+            plain = await reference.ids(prompt_ids, MAX_TOKENS, eos)
             for policy in (alternate(13), segment((*CUES, "To"), max_small_tokens=20)):
-                result = await relay((large, small), prompt, policy, 100)
+                result = await relay((large, small), prompt, policy, MAX_TOKENS)
                 assert ids(result) == plain
 
 

@@ -1,0 +1,50 @@
+"""Makes docs/demo.svg: the demo as a person sees it in a terminal, from a real run of the default pair.
+
+    python scripts/picture.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+
+from relaygen import Relay, Sampling
+from relaygen.report.terminal import TextWriter, summary
+
+PROBLEM = (
+    "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
+    " How many clips did Natalia sell altogether in April and May?"
+)
+OUT = Path(__file__).parents[1] / "docs" / "demo.svg"
+
+
+async def record(console: Console) -> None:
+    async with Relay() as relay:
+        run = relay.stream(PROBLEM, sampling=Sampling(temperature=0))
+        writer = TextWriter(console)
+        writer.legend(run.models)
+        async for event in run.events():
+            writer.event(event)
+        console.print()
+        console.print(summary(run.result()))
+
+
+def main() -> None:
+    console = Console(record=True, force_terminal=True, width=100, file=io.StringIO(), highlight=False)
+    console.print("$ make demo\n", style="dim")
+    asyncio.run(record(console))
+    svg = console.export_svg(title="relaygen", theme=MONOKAI, unique_id="demo")
+    # No font from elsewhere: the picture must look the same without a network.
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(svg + "\n")
+    print(OUT)
+
+
+if __name__ == "__main__":
+    main()
