@@ -67,9 +67,12 @@ def _load(params: xllamacpp.CommonParams, model: Path) -> xllamacpp.Server:
     import xllamacpp
 
     try:
-        return xllamacpp.Server(params)
+        server = xllamacpp.Server(params)
     except RuntimeError as error:
         raise WeightsError(f"llama.cpp cannot load {model}: {error}") from None
+    # The server's own loop answers this. Before that loop has begun, the destructor would wait for its end for ever.
+    server.handle_metrics()
+    return server
 
 
 def _params(model: Path, settings: LocalSettings, context: int, key: str) -> xllamacpp.CommonParams:
@@ -86,6 +89,7 @@ def _params(model: Path, settings: LocalSettings, context: int, key: str) -> xll
     params.port = 0
     params.api_keys = [key]
     params.ui = False
+    params.endpoint_metrics = True  # for _load
     params.verbosity = 0
     params.n_ctx = context * settings.num_slots
     params.n_parallel = settings.num_slots
