@@ -1,13 +1,13 @@
 """The Python interface.
 
-    async with Relay() as relay:                       # the default pair, in this process
-        result = await relay.generate("What is 17 * 23?")
-        run = relay.stream("And 17 * 24?")
-        async for event in run.events(): ...
-        run.result()
+async with Relay() as relay:                       # the default pair, in this process
+    result = await relay.generate("What is 17 * 23?")
+    run = relay.stream("And 17 * 24?")
+    async for event in run.events(): ...
+    run.result()
 
-    with SyncRelay(large="http://gpu:8080", small="qwen2.5-coder-0.5b") as relay:
-        print(relay.generate("What is 17 * 23?").answer)
+with SyncRelay(large="http://gpu:8080", small="qwen2.5-coder-0.5b") as relay:
+    print(relay.generate("What is 17 * 23?").answer)
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
 
 from relaygen import profile as profiles
 from relaygen.core import policy as policies
@@ -60,7 +61,11 @@ def make_policy(name: str, profile: Profile) -> Policy:
         case "phase":
             p = profile.phase
             return policies.phase(
-                p.answer, p.consolidation, p.calculation, think=think, max_small_tokens=limits.max_small_tokens
+                p.answer,
+                p.consolidation,
+                p.calculation,
+                think=think,
+                max_small_tokens=limits.max_small_tokens,
             )
         case "large" | "small":
             return policies.alone(Author(name), think=think)
@@ -77,6 +82,12 @@ class Options:
     num_slots: int = 1
     threads: int | None = None
     draft: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, low in (("context_tokens", 16), ("num_slots", 1), ("threads", 1)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise UserError(f"{name} must be {low} or more, not {value}")
 
 
 class Relay:
@@ -107,15 +118,36 @@ class Relay:
         self._policy = policy
         if isinstance(policy, str) and policy not in POLICIES:
             raise UserError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
+        for author, spec in self._specs.items():
+            if is_url(spec) and (fault := _fault_of_url(spec)):
+                raise UserError(f"the address of the {author} model is no URL: {fault}")
+        draft = self._options.draft
+        self._draft = self._specs[Author.SMALL] if draft == "small" else draft
+        if self._draft and (is_url(self._draft) or is_url(self._specs[Author.LARGE])):
+            raise UserError(
+                "a draft model works inside a large model on this machine: give both as files or names"
+            )
+
+    @property
+    def local_models(self) -> list[str]:
+        """The models that will run on this machine, as they were given."""
+        authors = self._authors()
+        specs = [self._specs[author] for author in authors]
+        if self._draft and Author.LARGE in authors:
+            specs.append(self._draft)
+        return [spec for spec in specs if not is_url(spec)]
 
     async def __aenter__(self) -> Self:
         try:
             engines = {author: await self._open(author) for author in self._authors()}
             models = {author: engine.info.model for author, engine in engines.items()}
             self.profile = self._profile or profiles.pick(
-                models.get(Author.LARGE, self._specs[Author.LARGE]), models.get(Author.SMALL, self._specs[Author.SMALL])
+                models.get(Author.LARGE, self._specs[Author.LARGE]),
+                models.get(Author.SMALL, self._specs[Author.SMALL]),
             )
-            self.policy = self._policy if isinstance(self._policy, Policy) else make_policy(self._policy, self.profile)
+            self.policy = (
+                self._policy if isinstance(self._policy, Policy) else make_policy(self._policy, self.profile)
+            )
             self._pair = Pair(engines, await self._translations(engines))
         except BaseException:
             await self._stack.aclose()
@@ -143,7 +175,7 @@ class Relay:
             raise UserError(f"max_tokens must be 1 or more, not {budget}")
         return Run(
             self._pair,
-            _messages(prompt, system),
+            as_messages(prompt, system),
             policy=self.policy,
             sampling=sampling or self.profile.sampling.values(),
             max_tokens=budget,
@@ -173,11 +205,8 @@ class Relay:
     async def _open(self, author: Author) -> Engine:
         options = self._options
         settings = LocalSettings(options.context_tokens, options.num_slots, threads=options.threads)
-        if options.draft and author is Author.LARGE:
-            draft = self._specs[Author.SMALL] if options.draft == "small" else options.draft
-            if is_url(draft) or is_url(self._specs[author]):
-                raise UserError("a draft model works inside a large model on this machine: give both as files or names")
-            settings = replace(settings, draft=await asyncio.to_thread(resolve, draft, self._progress))
+        if self._draft and author is Author.LARGE:
+            settings = replace(settings, draft=await asyncio.to_thread(resolve, self._draft, self._progress))
         return await self._stack.enter_async_context(
             open_engine(
                 self._specs[author],
@@ -192,7 +221,9 @@ class Relay:
         if len(engines) < 2:
             return {}
         markers = (self.profile.think.open, self.profile.think.close) if self.profile.think else ()
-        return {author: await translation(engines[author], engines[author.other], markers) for author in engines}
+        return {
+            author: await translation(engines[author], engines[author.other], markers) for author in engines
+        }
 
 
 class SyncRelay:
@@ -263,10 +294,27 @@ class SyncRun:
         return self._run.result()
 
 
-def _messages(prompt: Prompt, system: str | None) -> list[Message]:
+def as_messages(prompt: Prompt, system: str | None = None) -> list[Message]:
+    """What the models are given. UserError for a prompt that nobody could answer."""
     messages = [Message("user", prompt)] if isinstance(prompt, str) else list(prompt)
     if system is not None:
         messages.insert(0, Message("system", system))
-    if not any(message.content.strip() for message in messages):
+    if not any(message.content.strip() for message in messages if message.role != "system"):
         raise UserError("the prompt is empty")
+    for message in messages:
+        try:
+            message.content.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"the {message.role} message is not valid Unicode (character {error.start + 1})"
+            ) from None
     return messages
+
+
+def _fault_of_url(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises if it is none
+    except ValueError as error:
+        return str(error)
+    return None if parts.hostname else "it names no host"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from io import TextIOWrapper
 
 import typer
 
 from relaygen import __version__
 from relaygen.cli import models, run
 from relaygen.errors import RelayError
+from relaygen.report.terminal import printable
 
 app = typer.Typer(
     name="relaygen",
@@ -30,15 +33,26 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(  # pyright: ignore[reportUnusedFunction]
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     pass
 
 
 def main() -> None:
     """Entry point. Our errors become one line on stderr and the exit code of their type; wrong usage is 2, Ctrl-C 130."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A model may write what the encoding of the terminal does not have.
+            stream.reconfigure(errors="replace")
     try:
         app()
     except RelayError as error:
-        print(f"relaygen: {error}", file=sys.stderr)
+        # An engine's own words may be in it.
+        print(f"relaygen: {printable(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:  # of standard output: wherever else, it has become an error of ours
+        print(f"relaygen: cannot write: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the exit tries again
+        sys.exit(1)

@@ -15,28 +15,34 @@ from rich.console import Console
 
 from relaygen import profile as profiles
 from relaygen import trace
-from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, POLICIES, Options, Relay
+from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, POLICIES, Options, Relay, as_messages
 from relaygen.cli.models import fetching
-from relaygen.engines.open import is_url
 from relaygen.errors import RelayError, UserError
 from relaygen.models import resolve
 from relaygen.report.terminal import TextWriter, summary
-from relaygen.types import Result, Sampling
+from relaygen.types import Message, Result, Sampling
 
 MODEL_HELP = "A name of `relaygen models list`, the path of a .gguf file, or the URL of a llama-server."
 
 
 def run(
-    prompt: Annotated[str, typer.Argument(help="The question; `-` reads it from standard input.", metavar="QUESTION")],
+    prompt: Annotated[
+        str, typer.Argument(help="The question; `-` reads it from standard input.", metavar="QUESTION")
+    ],
     large: Annotated[str, typer.Option(help=f"The large model. {MODEL_HELP}")] = DEFAULT_LARGE,
     small: Annotated[str, typer.Option(help=f"The small model. {MODEL_HELP}")] = DEFAULT_SMALL,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     profile: Annotated[
-        str | None, typer.Option(help="A built-in profile or a .toml file. Default: picked by the models' names.")
+        str | None,
+        typer.Option(help="A built-in profile or a .toml file. Default: picked by the models' names."),
     ] = None,
-    cues: Annotated[Path | None, typer.Option(help="A file of cues, one a line, in place of the profile's.")] = None,
+    cues: Annotated[
+        Path | None, typer.Option(help="A file of cues, one a line, in place of the profile's.")
+    ] = None,
     policy: Annotated[str, typer.Option(help=f"Who writes when: {', '.join(POLICIES)}.")] = "segment",
-    max_tokens: Annotated[int | None, typer.Option(help="Token budget of the answer. Default: the profile's.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Token budget of the answer. Default: the profile's.")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the profile's.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Default: the profile's.")] = None,
     top_k: Annotated[int | None, typer.Option(help="0 is off. Default: the profile's.")] = None,
@@ -45,13 +51,20 @@ def run(
     seed: Annotated[int | None, typer.Option(help="For the same answer again.")] = None,
     draft: Annotated[
         str | None,
-        typer.Option(help="Speculative decoding inside the large engine with this model; `small` is the small one."),
+        typer.Option(
+            help="Speculative decoding inside the large engine with this model; `small` is the small one."
+        ),
     ] = None,
     context: Annotated[int, typer.Option(help="Context in tokens, for models on this machine.")] = 8192,
-    threads: Annotated[int | None, typer.Option(help="Threads a model, on this machine. Default: all cores.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and no text before.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads a model, on this machine. Default: all cores.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end, and no text before.")
+    ] = False,
     trace_file: Annotated[
-        Path | None, typer.Option("--trace", help="Append the generation to this JSON Lines file.", metavar="FILE")
+        Path | None,
+        typer.Option("--trace", help="Append the generation to this JSON Lines file.", metavar="FILE"),
     ] = None,
 ) -> None:
     """Answer QUESTION with two models in turn.
@@ -66,14 +79,12 @@ def run(
 
         relaygen run --json --temperature 0 - < question.txt | jq .answer
     """
-    question = _stdin() if prompt == "-" else prompt
+    messages = as_messages(_stdin() if prompt == "-" else prompt, system)
     chosen = profiles.load(profile) if profile else None
     if cues:
         chosen = (chosen or profiles.pick(large, small)).model_copy(update={"cues": profiles.load_cues(cues)})
     if max_tokens is not None and max_tokens < 1:
         raise UserError(f"--max-tokens must be 1 or more, not {max_tokens}")
-    if context < 16:
-        raise UserError(f"--context must be 16 or more, not {context}")
     changes: dict[str, Any] = {
         "temperature": temperature,
         "top_p": top_p,
@@ -86,27 +97,24 @@ def run(
     replace(Sampling(), **changes)  # raises before anything is loaded
     if trace_file:
         trace.check_writable(trace_file)
+    options = Options(context_tokens=context, threads=threads, draft=draft)
+    relay = Relay(large, small, profile=chosen, policy=policy, options=options)
+    # What can be said about the input has been said. Downloads come before the event loop runs, so that Ctrl-C ends
+    # them at once.
+    with fetching() as bars:
+        for model in relay.local_models:
+            resolve(model, bars)
     err = Console(stderr=True)
-    specs: dict[str, str] = {}
-    with fetching() as bars:  # before the event loop runs, so that Ctrl-C ends a download at once
-        for author, spec in (("large", large), ("small", small)):
-            needed = policy not in ("large", "small") or policy == author or draft == author
-            specs[author] = spec if is_url(spec) or not needed else str(resolve(spec, bars))
-    relay = Relay(
-        **specs,
-        profile=chosen,
-        policy=policy,
-        options=Options(context_tokens=context, threads=threads, draft=draft),
-    )
     writer = None if json else TextWriter(Console(highlight=False))
-    result, error = asyncio.run(_generate(relay, question, system, max_tokens, changes, writer, err))
+    result, error = asyncio.run(_generate(relay, messages, max_tokens, changes, writer, err))
     if json:
         sys.stdout.buffer.write(orjson.dumps(trace.to_json(result), option=orjson.OPT_APPEND_NEWLINE))
         sys.stdout.buffer.flush()
     elif result.segments or error is None:
+        err.print()  # the text may have ended within a line
         err.print(summary(result))
     if trace_file:
-        trace.append(trace_file, result, problem=question)
+        trace.append(trace_file, result, problem=messages[-1].content)
     if error:
         raise error
     if result.finish_reason == "stopped":
@@ -115,8 +123,7 @@ def run(
 
 async def _generate(
     relay: Relay,
-    question: str,
-    system: str | None,
+    messages: list[Message],
     max_tokens: int | None,
     changes: dict[str, Any],
     writer: TextWriter | None,
@@ -132,7 +139,7 @@ async def _generate(
             status.stop()
     try:
         sampling = replace(relay.profile.sampling.values(), **changes)
-        run = relay.stream(question, system=system, max_tokens=max_tokens, sampling=sampling)
+        run = relay.stream(messages, max_tokens=max_tokens, sampling=sampling)
         if writer:
             writer.legend(run.models)
         error = None
@@ -153,8 +160,11 @@ async def _generate(
 
 
 def _stdin() -> str:
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise UserError("standard input is closed")
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not UTF-8 (byte {error.start} is {error.object[error.start]:#04x})") from None
-
+        raise UserError(
+            f"standard input is not UTF-8 (byte {error.start} is {error.object[error.start]:#04x})"
+        ) from None
