@@ -22,7 +22,11 @@ from relaygen.core.ledger import Ledger
 from relaygen.core.relay import Generation, turn_seed
 from relaygen.types import Chunk, Piece
 
-TEXT = "We know that the train leaves at 3.15 and now we add them up . Therefore , it is so . And then ".split(" ")
+TEXT = (
+    "We know that the train leaves at 3.15 and now we add them up . Therefore , it is so . And then ".split(
+        " "
+    )
+)
 
 
 def per_token_us(cues: str, num_tokens: int) -> float:
@@ -43,14 +47,28 @@ def handover_ms(num_ids: int) -> float:
     started = time.process_time()
     ask = generation.next_ask()
     assert ask
-    orjson.dumps({"prompt": ledger.ids, "n_predict": ask.max_tokens, "stop": ask.stops, "seed": turn_seed(1, num_ids)})
+    orjson.dumps(
+        {"prompt": ledger.ids, "n_predict": ask.max_tokens, "stop": ask.stops, "seed": turn_seed(1, num_ids)}
+    )
     return (time.process_time() - started) * 1e3
 
 
 def kept_bytes(num_handovers: int) -> int:
     """Memory that the algorithm holds after so many hand-overs."""
     generation = Generation(make_policy("segment", profile.load("qwen3-32b+qwen3-1.7b")), max_tokens=10**9)
-    words = [" a", " b", " c", " d", " e", " f", " So", ",", " {}", ".", " Well"]  # {}: no segment like the last one
+    words = [
+        " a",
+        " b",
+        " c",
+        " d",
+        " e",
+        " f",
+        " So",
+        ",",
+        " {}",
+        ".",
+        " Well",
+    ]  # {}: no segment like the last one
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     generation.next_ask()

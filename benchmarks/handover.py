@@ -48,7 +48,11 @@ async def measure(num_problems: int, max_tokens: int) -> list[tuple[Result, Resu
             pair = relay._pair  # pyright: ignore[reportPrivateUsage]
             assert pair
             run = Run(
-                pair, [Message("user", problem)], policy=alone(Author.LARGE), sampling=sampling, max_tokens=max_tokens
+                pair,
+                [Message("user", problem)],
+                policy=alone(Author.LARGE),
+                sampling=sampling,
+                max_tokens=max_tokens,
             )
             async for _ in run.events():
                 pass
@@ -68,7 +72,9 @@ def row(number: int, relayed: Result, large: Result) -> dict[str, Any]:
         "wall_over_engines": round(timings.total_ms / timings.engines_ms, 4),
         "own_ms_per_request": round(timings.own_ms / requests, 2),
         "prefill_ms_per_handover": round(
-            (timings.large.handover_prefill_ms + timings.small.handover_prefill_ms) / max(1, relayed.handovers), 1
+            (timings.large.handover_prefill_ms + timings.small.handover_prefill_ms)
+            / max(1, relayed.handovers),
+            1,
         ),
         "large_alone_s": round(large.timings.total_ms / 1000, 2),
         "large_alone_tokens": large.usage.completion_tokens,
@@ -77,7 +83,9 @@ def row(number: int, relayed: Result, large: Result) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--problems", type=int, default=6, choices=range(1, len(PROBLEMS) + 1))
     parser.add_argument("--max-tokens", type=int, default=160)
     options = parser.parse_args()

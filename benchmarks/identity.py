@@ -25,10 +25,15 @@ from relaygen.local import LocalServer, LocalSettings
 from relaygen.run import Pair, Run
 from relaygen.types import Author, Message, Sampling
 
-QUESTIONS = [f"What is {a} times {b}, and why? Explain it step by step." for a, b in zip(range(12, 72), range(71, 11, -1), strict=True)]
+QUESTIONS = [
+    f"What is {a} times {b}, and why? Explain it step by step."
+    for a, b in zip(range(12, 72), range(71, 11, -1), strict=True)
+]
 
 
-async def first_difference(engines: list[LlamaCppEngine], http: Http, prompt: str, max_tokens: int) -> float | None:
+async def first_difference(
+    engines: list[LlamaCppEngine], http: Http, prompt: str, max_tokens: int
+) -> float | None:
     """None when the ids are equal; else the gap at the first difference."""
     run = Run(
         Pair(dict(zip(Author, engines, strict=True))),
@@ -41,7 +46,12 @@ async def first_difference(engines: list[LlamaCppEngine], http: Http, prompt: st
         pass
     ids = [i for segment in run.result().segments for i in segment.token_ids]
     _, prompt_ids = await engines[0].render([Message("user", prompt)])
-    body: dict[str, Any] = {"prompt": prompt_ids, "n_predict": len(ids), "temperature": 0, "return_tokens": True}
+    body: dict[str, Any] = {
+        "prompt": prompt_ids,
+        "n_predict": len(ids),
+        "temperature": 0,
+        "return_tokens": True,
+    }
     plain: list[int] = (await http.post("/completion", body | {"cache_prompt": False}))["tokens"]
     same = next((n for n, (a, b) in enumerate(zip(ids, plain, strict=False)) if a != b), None)
     if same is None:
@@ -54,7 +64,8 @@ async def first_difference(engines: list[LlamaCppEngine], http: Http, prompt: st
 async def measure(model: str, num_prompts: int, max_tokens: int) -> list[float | None]:
     async with AsyncExitStack() as stack:
         servers = [
-            await LocalServer.start(models.pull(model), LocalSettings(context_tokens=2048), name=model) for _ in range(3)
+            await LocalServer.start(models.pull(model), LocalSettings(context_tokens=2048), name=model)
+            for _ in range(3)
         ]
         engines = [await LlamaCppEngine.connect(server.endpoint, pinned=True) for server in servers[:2]]
         http = Http(servers[2].endpoint)
@@ -67,7 +78,9 @@ async def measure(model: str, num_prompts: int, max_tokens: int) -> list[float |
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--prompts", type=int, default=20, choices=range(1, len(QUESTIONS) + 1))
     parser.add_argument("--max-tokens", type=int, default=60)

@@ -1,6 +1,6 @@
 """Makes docs/demo.svg: the demo as a person sees it in a terminal, from a real run of the default pair.
 
-    python scripts/picture.py
+python scripts/picture.py
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def main() -> None:
     asyncio.run(record(console))
     svg = console.export_svg(title="relaygen", theme=MONOKAI, unique_id="demo")
     # No font from elsewhere: the picture must look the same without a network.
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace(
+        "Fira Code", "DejaVu Sans Mono, Menlo, Consolas"
+    )
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(svg + "\n")
     print(OUT)

@@ -21,7 +21,12 @@ SHARED = Path(os.environ.get("RELAYGEN_SHARED", Path(__file__).parents[2] / "sha
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast ones first."""
-    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, item.get_closest_marker("weights") is not None))
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("slow") is not None,
+            item.get_closest_marker("weights") is not None,
+        )
+    )
 
 
 def shared_lines(name: str) -> list[dict[str, Any]]:

@@ -36,18 +36,31 @@ class Reference:
     async def ids(self, prompt: Sequence[int], num_tokens: int, eos: int) -> list[int]:
         answer = await self.http.post(
             "/completion",
-            {"prompt": prompt, "n_predict": num_tokens, "temperature": 0, "return_tokens": True, "cache_prompt": True},
+            {
+                "prompt": prompt,
+                "n_predict": num_tokens,
+                "temperature": 0,
+                "return_tokens": True,
+                "cache_prompt": True,
+            },
         )
         tokens: list[int] = answer["tokens"]
         return tokens[:-1] if answer["stop_type"] == "eos" and tokens[-1] == eos else tokens
 
 
 @pytest_asyncio.fixture
-async def smol_pair(smollm2: Path, request: pytest.FixtureRequest) -> AsyncGenerator[tuple[LlamaCppEngine, LlamaCppEngine, Reference]]:
+async def smol_pair(
+    smollm2: Path, request: pytest.FixtureRequest
+) -> AsyncGenerator[tuple[LlamaCppEngine, LlamaCppEngine, Reference]]:
     async with AsyncExitStack() as stack:
         draft = smollm2 if request.param == "drafting" else None
-        large, small = [await start(stack, smollm2, context_tokens=2048, draft=draft, batch_invariant=True) for _ in range(2)]
-        server = await LocalServer.start(smollm2, LocalSettings(context_tokens=2048, batch_invariant=True), name="reference")
+        large, small = [
+            await start(stack, smollm2, context_tokens=2048, draft=draft, batch_invariant=True)
+            for _ in range(2)
+        ]
+        server = await LocalServer.start(
+            smollm2, LocalSettings(context_tokens=2048, batch_invariant=True), name="reference"
+        )
         stack.callback(server.close)
         reference = Reference(server)
         stack.push_async_callback(reference.http.close)
@@ -75,12 +88,17 @@ def ids(result: Result) -> list[int]:
 @pytest.mark.weights
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("smol_pair", "num_prompts"), [("plain", 22), ("drafting", 5)], indirect=["smol_pair"])
+@pytest.mark.parametrize(
+    ("smol_pair", "num_prompts"), [("plain", 22), ("drafting", 5)], indirect=["smol_pair"]
+)
 async def test_smollm2_with_itself(
     smol_pair: tuple[LlamaCppEngine, LlamaCppEngine, Reference], num_prompts: int
 ) -> None:
     large, small, reference = smol_pair
-    problems = [line["problem"] for line in shared_lines("gsm8k-dev.jsonl")[:14] + shared_lines("math500-dev.jsonl")[:6]]
+    problems = [
+        line["problem"]
+        for line in shared_lines("gsm8k-dev.jsonl")[:14] + shared_lines("math500-dev.jsonl")[:6]
+    ]
     [eos] = await large.tokenize("<|im_end|>", special=True)
     for number, prompt in enumerate([*SCRIPTS, *problems][:num_prompts]):
         _, prompt_ids = await large.render([Message("user", prompt)])
@@ -103,8 +121,12 @@ async def _decoded(engine: LlamaCppEngine, token_ids: list[int]) -> str:
 @pytest.mark.timeout(900)
 async def test_qwen_with_itself(qwen_small: Path) -> None:
     async with AsyncExitStack() as stack:
-        large, small = [await start(stack, qwen_small, context_tokens=2048, batch_invariant=True) for _ in range(2)]
-        server = await LocalServer.start(qwen_small, LocalSettings(context_tokens=2048, batch_invariant=True), name="reference")
+        large, small = [
+            await start(stack, qwen_small, context_tokens=2048, batch_invariant=True) for _ in range(2)
+        ]
+        server = await LocalServer.start(
+            qwen_small, LocalSettings(context_tokens=2048, batch_invariant=True), name="reference"
+        )
         stack.callback(server.close)
         reference = Reference(server)
         stack.push_async_callback(reference.http.close)

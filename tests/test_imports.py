@@ -48,7 +48,11 @@ def imported(path: Path) -> list[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names += [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "relaygen" else [node.module or ""]
+            names += (
+                [f"{node.module}.{alias.name}" for alias in node.names]
+                if node.module == "relaygen"
+                else [node.module or ""]
+            )
     return names
 
 
@@ -65,7 +69,21 @@ def test_imports_point_one_way(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "core").glob("*.py")), ids=lambda path: path.name)
 def test_the_core_is_pure(path: Path) -> None:
-    impure = {"asyncio", "io", "os", "pathlib", "random", "secrets", "select", "socket", "subprocess", "sys", "threading", "time", "datetime"}
+    impure = {
+        "asyncio",
+        "io",
+        "os",
+        "pathlib",
+        "random",
+        "secrets",
+        "select",
+        "socket",
+        "subprocess",
+        "sys",
+        "threading",
+        "time",
+        "datetime",
+    }
     for name in imported(path):
         top = name.split(".")[0]
         assert top == "relaygen" or (top in sys.stdlib_module_names and top not in impure), name

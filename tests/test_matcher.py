@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from relaygen.core.matcher import SENTENCE_STOPS, CueMatcher, Match, SentenceMatcher, server_stops
 
-CUES = ("Therefore,", "Therefore", "So ", "So,", "now", "Now,", "another,", "Wait,", "\\boxed{", "</think>", "因此")
+CUES = (
+    "Therefore,",
+    "Therefore",
+    "So ",
+    "So,",
+    "now",
+    "Now,",
+    "another,",
+    "Wait,",
+    "\\boxed{",
+    "</think>",
+    "因此",
+)
 
 Feed = Callable[[str], Match | None]
 
@@ -21,7 +33,7 @@ def first(feed: Feed, parts: Iterable[str]) -> Match | None:
 
 
 def cut(text: str, seed: int) -> list[str]:
-    rng, parts = random.Random(seed), []
+    rng, parts = random.Random(seed), list[str]()
     while text:
         size = rng.randint(1, 7)
         parts.append(text[:size])
@@ -60,7 +72,22 @@ def test_cue(text: str, cue: str, end: int, decided: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "I know", "knowing", "snow, and", "Soon", "Alsonow_", "now", "Therefore", "sо,", "So", "Thusly", "4now,", "Ｎow,", "nowé "],
+    [
+        "",
+        "I know",
+        "knowing",
+        "snow, and",
+        "Soon",
+        "Alsonow_",
+        "now",
+        "Therefore",
+        "sо,",
+        "So",
+        "Thusly",
+        "4now,",
+        "Ｎow,",
+        "nowé ",
+    ],
 )
 def test_no_cue(text: str) -> None:
     assert all_ways(lambda: CueMatcher(CUES).feed, text) is None
@@ -94,9 +121,11 @@ def test_no_cues_match_nothing() -> None:
 ALPHABET = st.text(st.sampled_from("So, nowk\n.Therfé_因此!1"), max_size=40)
 
 
-@given(ALPHABET, st.lists(st.integers(1, 6)), st.sampled_from([CUES, ("So", "So,", "o,"), ("n", "now", "w ")]))
+@given(
+    ALPHABET, st.lists(st.integers(1, 6)), st.sampled_from([CUES, ("So", "So,", "o,"), ("n", "now", "w ")])
+)
 def test_cues_do_not_depend_on_chunks(text: str, sizes: list[int], cues: tuple[str, ...]) -> None:
-    parts, rest = [], text
+    parts, rest = list[str](), text
     for size in sizes:
         parts.append(rest[:size])
         rest = rest[size:]
@@ -133,7 +162,22 @@ def test_sentence_end(text: str, mark: str, end: int) -> None:
     assert (match.what, match.end) == (mark, end)
 
 
-@pytest.mark.parametrize("text", ["", "3.14", "x.y", "1. item", "\n2. item", "e.g. this", "end.", "5! x", "(n+1)! x", "a\nb\nc", "v1.2.3 is"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "3.14",
+        "x.y",
+        "1. item",
+        "\n2. item",
+        "e.g. this",
+        "end.",
+        "5! x",
+        "(n+1)! x",
+        "a\nb\nc",
+        "v1.2.3 is",
+    ],
+)
 def test_no_sentence_end(text: str) -> None:
     assert all_ways(lambda: SentenceMatcher().feed, text) is None
 
@@ -150,7 +194,7 @@ def test_a_mark_before_the_turn_does_not_end_it() -> None:
 
 @given(st.text(st.sampled_from("aB1 .!?\n\"')$。e.g"), max_size=40), st.lists(st.integers(1, 6)))
 def test_sentence_ends_do_not_depend_on_chunks(text: str, sizes: list[int]) -> None:
-    parts, rest = [], text
+    parts, rest = list[str](), text
     for size in sizes:
         parts.append(rest[:size])
         rest = rest[size:]

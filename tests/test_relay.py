@@ -21,7 +21,9 @@ CUES = ("Therefore,", "Thus", "So,", "now")
 THINK = ("<think>", "</think>")
 
 
-def write(policy: Policy, text: str | list[str], sizes: Iterator[int], *, max_tokens: int = 10**9, **options: Any) -> Result:
+def write(
+    policy: Policy, text: str | list[str], sizes: Iterator[int], *, max_tokens: int = 10**9, **options: Any
+) -> Result:
     """Both models write `text`: a list of tokens, or a str without token ids, read in chunks of the given sizes."""
     generation, record = Generation(policy, max_tokens=max_tokens, **options), Record()
     at = 0
@@ -29,7 +31,9 @@ def write(policy: Policy, text: str | list[str], sizes: Iterator[int], *, max_to
         while not generation.turn_over:
             size = next(sizes)
             part = text[at : at + size]
-            pieces = (Piece(part),) if isinstance(part, str) else tuple(Piece(t, (hash(t) % 10**6,)) for t in part)
+            pieces = (
+                (Piece(part),) if isinstance(part, str) else tuple(Piece(t, (hash(t) % 10**6,)) for t in part)
+            )
             end = TurnEnd("eos") if at + size >= len(text) else None
             for event in generation.feed(Chunk(pieces, end)):
                 record.add(event)
@@ -87,7 +91,26 @@ def test_white_space_with_a_line_break_stays_with_its_sentence() -> None:
 
 
 def test_the_floor_keeps_a_cue_at_the_start_of_a_large_turn_from_counting() -> None:
-    text = ["So", ",", " a", " b", " c", " d", " So", ",", " e", ".", " So", ",", " f", " g", " h", " i", " So", ","]
+    text = [
+        "So",
+        ",",
+        " a",
+        " b",
+        " c",
+        " d",
+        " So",
+        ",",
+        " e",
+        ".",
+        " So",
+        ",",
+        " f",
+        " g",
+        " h",
+        " i",
+        " So",
+        ",",
+    ]
     result = write(segment(CUES), text, fixed(1))
     assert [s.text for s in result.segments] == ["So, a b c d So,", " e.", " So, f g h i So,", "", ""]
     assert [s.author for s in result.segments[-2:]] == [Author.SMALL, Author.LARGE]  # who confirms the end
@@ -107,7 +130,20 @@ def test_the_same_segment_over_and_over_ends_relaying() -> None:
 
 
 def test_thinking_ends_at_its_marker_and_the_small_model_answers() -> None:
-    text = ["<think>", "\n", *tokens("I see it all here. Thus it is. </think>".replace("</think>", "")), "</think>", "\n\n", "It", " is", ".", " So", ",", " 4", "."]
+    text = [
+        "<think>",
+        "\n",
+        *tokens("I see it all here. Thus it is. </think>".replace("</think>", "")),
+        "</think>",
+        "\n\n",
+        "It",
+        " is",
+        ".",
+        " So",
+        ",",
+        " 4",
+        ".",
+    ]
     result = write(segment(CUES, think=THINK), text, fixed(1))
     assert result.segments[-1].author is Author.SMALL
     assert result.segments[-1].text == "\n\nIt is. So, 4."
@@ -128,7 +164,9 @@ def test_the_small_model_may_end_the_thinking_too() -> None:
 
 
 def test_a_thinking_model_that_does_not_think_has_an_answer_and_no_reasoning() -> None:
-    result = write(segment(CUES, think=THINK, answer_cues=("\\boxed{",)), [*"abcdef", "\\boxed{", "4", "}"], fixed(1))
+    result = write(
+        segment(CUES, think=THINK, answer_cues=("\\boxed{",)), [*"abcdef", "\\boxed{", "4", "}"], fixed(1)
+    )
     assert (result.reasoning, result.answer) == ("", "abcdef\\boxed{4}")
     assert [s.author.value for s in result.segments] == ["large", "small"]
 
@@ -174,7 +212,9 @@ def test_the_end_of_text_in_a_segment_is_for_the_large_model_to_confirm() -> Non
     ask = generation.next_ask()
     assert ask is not None
     assert ask.author is Author.SMALL
-    assert generation.feed(Chunk((Piece(" 4", (1,)),), TurnEnd("eos")))[-1] == Switch(Author.SMALL, Author.LARGE, Reason.EOS)
+    assert generation.feed(Chunk((Piece(" 4", (1,)),), TurnEnd("eos")))[-1] == Switch(
+        Author.SMALL, Author.LARGE, Reason.EOS
+    )
     assert generation.state is State.LARGE
 
 
@@ -236,8 +276,40 @@ def test_seeds_differ_by_position_and_repeat_by_seed() -> None:
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
-TOKENS = st.lists(st.sampled_from(["a", " b", " So", ",", ".", " ", "\n", "\n\n", " Thus", " now", "3", ".14", " know", "!", "。", "因此", "</think>", "<think>"]), max_size=60)
-POLICIES = st.sampled_from([segment((*CUES, "因此")), segment(CUES, think=THINK), phase((".",), ("now",), (",",)), alternate(3), segment(CUES, min_large_tokens=0, max_small_tokens=4)])
+TOKENS = st.lists(
+    st.sampled_from(
+        [
+            "a",
+            " b",
+            " So",
+            ",",
+            ".",
+            " ",
+            "\n",
+            "\n\n",
+            " Thus",
+            " now",
+            "3",
+            ".14",
+            " know",
+            "!",
+            "。",
+            "因此",
+            "</think>",
+            "<think>",
+        ]
+    ),
+    max_size=60,
+)
+POLICIES = st.sampled_from(
+    [
+        segment((*CUES, "因此")),
+        segment(CUES, think=THINK),
+        phase((".",), ("now",), (",",)),
+        alternate(3),
+        segment(CUES, min_large_tokens=0, max_small_tokens=4),
+    ]
+)
 
 
 @given(TOKENS, POLICIES, st.integers(0, 2**16), st.booleans())
@@ -253,7 +325,9 @@ def test_turns_do_not_depend_on_chunks(text: list[str], policy: Policy, seed: in
 def test_recorded_traces_give_the_same_turns_however_they_are_cut(line: int) -> None:
     """And no cue inside a word, no end inside a decimal."""
     text = shared_lines("traces/qwen3-32b-aime25.jsonl")[line]["text"]
-    policy = segment(("Oh,", "another,", "Thus", "Now", "now", "Therefore", "So ", "So,", "Wait,", "Also"), think=THINK)
+    policy = segment(
+        ("Oh,", "another,", "Thus", "Now", "now", "Therefore", "So ", "So,", "Wait,", "Also"), think=THINK
+    )
     whole = write(policy, text, fixed(10**9))
     assert whole.text == text
     assert shape(whole) == shape(write(policy, text, fixed(1))) == shape(write(policy, text, mixed(line)))

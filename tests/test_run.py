@@ -15,11 +15,11 @@ from relaygen.errors import ContextOverflowError, EngineCutError, EngineError, E
 from relaygen.run import Pair, Run
 from relaygen.types import Author, Message, Reason, Result, Sampling, Token
 
-SCRIPT = (
+_WORDS = (
     "First , we know that there are 48 clips in April . Therefore , May has 24 of them . Now we add 48 and 3.14 to it . "
     "Thus the sum is known now , as 72 .\n\n So , the answer is \\boxed{ 72 } ."
 ).split(" ")
-SCRIPT = [t if i == 0 or t in ",.}" or t.startswith(".") else f" {t}" for i, t in enumerate(SCRIPT)]
+SCRIPT = [t if i == 0 or t in ",.}" or t.startswith(".") else f" {t}" for i, t in enumerate(_WORDS)]
 CUES = ("Therefore,", "Thus", "So,", "now", "Now")
 POLICY = segment(CUES, answer_cues=("\\boxed{",))
 
@@ -59,7 +59,7 @@ async def test_every_way_of_ending_a_turn_gives_the_same_turns() -> None:
     shapes: list[Any] = []
     for stops, chunk_tokens in itertools.product((True, False), (1, 2, 5, 100)):
         engines = [ScriptedEngine(SCRIPT, stops=stops, chunk_tokens=chunk_tokens) for _ in range(2)]
-        result = await finish(run_of(*engines))
+        result = await finish(run_of(engines[0], engines[1]))
         shapes.append([(s.author, s.token_ids, s.reason, s.cue) for s in result.segments])
         closed = sum(e.closed_early for e in engines)
         assert not (stops and closed)  # an engine that stops by itself never has to be closed
@@ -72,7 +72,9 @@ async def test_the_ledger_holds_what_was_shown_and_nothing_else() -> None:
     result = await finish(run_of(large, small))
     written = [0, *ids(result)]
     for request in (*large.requests, *small.requests):
-        assert list(request.ids) == written[: len(request.ids)] or request.ids == written  # one list, grown in place
+        assert (
+            list(request.ids) == written[: len(request.ids)] or request.ids == written
+        )  # one list, grown in place
     assert large.requests[-1].ids == written
 
 
@@ -80,7 +82,10 @@ async def test_different_vocabularies_pass_text() -> None:
     small = ScriptedEngine([*reversed(SCRIPT), "x"])
     small._script = [small._id[t] for t in SCRIPT]  # pyright: ignore[reportPrivateUsage]
     large = ScriptedEngine(SCRIPT)
-    translations = {Author.LARGE: await translation(large, small), Author.SMALL: await translation(small, large)}
+    translations = {
+        Author.LARGE: await translation(large, small),
+        Author.SMALL: await translation(small, large),
+    }
     assert translations[Author.LARGE] is None or large.info  # the probes are outside a scripted vocabulary
     result = await finish(run_of(large, small, translations={Author.LARGE: None, Author.SMALL: None}))
     assert result.text == "".join(SCRIPT)
@@ -110,17 +115,19 @@ async def test_when_the_small_engine_fails_the_large_one_goes_on(position: int) 
 async def test_when_the_large_engine_fails_the_error_carries_what_was_written(position: int) -> None:
     large = ScriptedEngine(SCRIPT, fail_at=position, error=EngineCutError("cut"), failures=99)
     run = run_of(large, ScriptedEngine(SCRIPT))
-    shown = ""
+    shown, failure = "", None
     try:
         async for event in run.events():
             shown += event.text if isinstance(event, Token) else ""
     except EngineError as error:
-        assert error.partial
-        assert error.partial.text == shown
-        assert "".join(SCRIPT).startswith(shown)
-        assert error.partial.finish_reason == "error"
-    else:
+        failure = error
+    if failure is None:  # the position was the small model's
         assert shown == "".join(SCRIPT)
+    else:
+        assert failure.partial
+        assert failure.partial.text == shown
+        assert "".join(SCRIPT).startswith(shown)
+        assert failure.partial.finish_reason == "error"
 
 
 async def test_a_small_engine_that_cannot_read_the_prompt_is_left_out() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from relaygen.engines import sse
 from relaygen.engines.sse import EventTooLongError, SSEParser
 
-GOLDEN = [
+GOLDEN: list[tuple[bytes, list[bytes]]] = [
     (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
     (b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"]),
     (b"data: a\r\rdata: b\r\r", [b"a", b"b"]),
@@ -16,7 +16,10 @@ GOLDEN = [
     (b"data:no space\n\ndata:  two spaces\n\n", [b"no space", b" two spaces"]),
     (b"event: error\nid: 7\nretry: 10\ndata: x\n\n", [b"x"]),
     (b"\xef\xbb\xbfdata: bom\n\n", [b"bom"]),
-    ('data: "\u2028 \u0085 line separators inside"\n\n'.encode(), ['"\u2028 \u0085 line separators inside"'.encode()]),
+    (
+        'data: "\u2028 \u0085 line separators inside"\n\n'.encode(),
+        ['"\u2028 \u0085 line separators inside"'.encode()],
+    ),
     (b"data: unfinished\n", []),
     (b"\n\n\n\n", []),
     (b"data\n\n", [b""]),
@@ -32,7 +35,12 @@ def test_golden_in_every_cut(stream: bytes, events: list[bytes]) -> None:
     assert [e for i in range(len(stream)) for e in parser.feed(stream[i : i + 1])] == events
 
 
-@given(st.lists(st.sampled_from([b"data: x", b"data:", b"\n", b"\r\n", b"\r", b": c", b"event: e", b"\xff", b"ab"])), st.lists(st.integers(1, 9)))
+@given(
+    st.lists(
+        st.sampled_from([b"data: x", b"data:", b"\n", b"\r\n", b"\r", b": c", b"event: e", b"\xff", b"ab"])
+    ),
+    st.lists(st.integers(1, 9)),
+)
 def test_chunks_change_nothing(parts: list[bytes], sizes: list[int]) -> None:
     stream = b"".join(parts)
     whole = SSEParser().feed(stream)

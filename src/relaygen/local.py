@@ -4,18 +4,16 @@ made for this run, so that local and remote engines share one code path."""
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from relaygen import gguf
 from relaygen.engines.http import Endpoint
 from relaygen.errors import ResourceError, UserError, WeightsError
-
-if TYPE_CHECKING:
-    import xllamacpp
 
 DEFAULT_CONTEXT_TOKENS = 8192
 _MEMORY_MARGIN = 256 * 2**20  # compute buffers and the rest
@@ -42,8 +40,8 @@ class LocalSettings:
 class LocalServer:
     """A running server. `close` stops it at once, whatever it is doing."""
 
-    def __init__(self, server: xllamacpp.Server, endpoint: Endpoint) -> None:
-        self._server: xllamacpp.Server | None = server
+    def __init__(self, server: Any, endpoint: Endpoint) -> None:
+        self._server = server
         self.endpoint = endpoint
 
     @classmethod
@@ -63,11 +61,19 @@ class LocalServer:
         self._server = None  # the last reference: its destructor stops the threads and frees the model
 
 
-def _load(params: xllamacpp.CommonParams, model: Path) -> xllamacpp.Server:
-    import xllamacpp
-
+def _llama() -> Any:
+    """The binding: a compiled module without types."""
     try:
-        server = xllamacpp.Server(params)
+        return importlib.import_module("xllamacpp")
+    except ImportError:
+        raise UserError(
+            "models on this machine need the extra `local`: pip install 'relaygen[local]' (or give the URL of a server)"
+        ) from None
+
+
+def _load(params: Any, model: Path) -> Any:
+    try:
+        server = _llama().Server(params)
     except RuntimeError as error:
         raise WeightsError(f"llama.cpp cannot load {model}: {error}") from None
     # The server's own loop answers this. Before that loop has begun, the destructor would wait for its end for ever.
@@ -75,15 +81,10 @@ def _load(params: xllamacpp.CommonParams, model: Path) -> xllamacpp.Server:
     return server
 
 
-def _params(model: Path, settings: LocalSettings, context: int, key: str) -> xllamacpp.CommonParams:
-    try:
-        import xllamacpp
-    except ImportError:
-        raise UserError(
-            "models on this machine need the extra `local`: pip install 'relaygen[local]' (or give the URL of a server)"
-        ) from None
+def _params(model: Path, settings: LocalSettings, context: int, key: str) -> Any:
     threads = settings.threads or _physical_cores()
-    params = xllamacpp.CommonParams()
+    llama = _llama()
+    params = llama.CommonParams()
     params.model.path = str(model)
     params.hostnames = ["127.0.0.1"]
     params.port = 0
@@ -108,7 +109,7 @@ def _params(model: Path, settings: LocalSettings, context: int, key: str) -> xll
         draft.n_max = settings.draft_tokens
         draft.cpuparams.n_threads = threads
         draft.cpuparams_batch.n_threads = threads
-        params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        params.speculative.types = [llama.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
     return params
 
 
@@ -131,4 +132,3 @@ def _check_memory(model: Path, kv_bytes: int, draft: Path | None) -> None:
             f"{model.name} needs about {needed / 2**30:.1f} GiB of memory and {free / 2**30:.1f} GiB are free:"
             " close other programs, take a smaller model, or a shorter --context"
         )
-

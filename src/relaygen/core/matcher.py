@@ -74,7 +74,9 @@ class CueMatcher:
             return None
         return Match(self._original[best[0]], best[1] + self._offset, index + 1 + self._offset)
 
-    def _longest(self, cues: tuple[str, ...], buffer: str, end: int, ignore_until: int) -> tuple[str, int] | None:
+    def _longest(
+        self, cues: tuple[str, ...], buffer: str, end: int, ignore_until: int
+    ) -> tuple[str, int] | None:
         if end + self._offset <= ignore_until:
             return None
         for cue in cues:

@@ -25,7 +25,9 @@ from relaygen.errors import EngineProtocolError
 from relaygen.types import Author, Chunk, Event, Finish, FinishReason, Piece, Reason, Switch, Token, TurnEnd
 
 CHARS_PER_TOKEN = 4  # how text without token ids is counted
-_FIT_ONE_CHARACTER = 8  # tokens enough for any single character: a shorter request may end in the middle of one
+_FIT_ONE_CHARACTER = (
+    8  # tokens enough for any single character: a shorter request may end in the middle of one
+)
 _CONTEXT = 64  # characters of earlier text that a matcher may look back on
 
 
@@ -96,7 +98,12 @@ class Generation:
             turn = cap - self._turn_tokens
         if self._idle_asks:
             turn = max(turn, _FIT_ONE_CHARACTER)
-        self._ask = Ask(self.author, max(1, int(min(turn, budget))), int(self.written_tokens), self._stops.get(self.state, ()))
+        self._ask = Ask(
+            self.author,
+            max(1, int(min(turn, budget))),
+            int(self.written_tokens),
+            self._stops.get(self.state, ()),
+        )
         self._ask_tokens = 0.0
         return self._ask
 
@@ -239,7 +246,9 @@ class Generation:
         if end.finish == "length" and self._idle_asks > 1:
             self._end_turn(Reason.LENGTH, events)
         elif self._idle_asks > 2:
-            raise EngineProtocolError(f"the {self.author} engine ended several requests in a row without a token")
+            raise EngineProtocolError(
+                f"the {self.author} engine ended several requests in a row without a token"
+            )
 
 
 _FINISH: dict[Reason, FinishReason] = {

@@ -112,18 +112,24 @@ class Http:
             raise EngineProtocolError(self._says(f"sent {error}"), engine=self.endpoint.name) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise EngineUnreachableError(
-                self._says(f"cannot be reached ({_reason(error)}). Is the server running, and the address right?"),
+                self._says(
+                    f"cannot be reached ({_reason(error)}). Is the server running, and the address right?"
+                ),
                 engine=self.endpoint.name,
             ) from None
         except aiohttp.InvalidURL:
-            raise EngineUnreachableError(self._says("has an address that is no URL"), engine=self.endpoint.name) from None
+            raise EngineUnreachableError(
+                self._says("has an address that is no URL"), engine=self.endpoint.name
+            ) from None
         except TimeoutError:
             raise EngineCutError(
-                self._says("has been silent for too long; the request was given up"), engine=self.endpoint.name
+                self._says("has been silent for too long; the request was given up"),
+                engine=self.endpoint.name,
             ) from None
         except (aiohttp.ClientError, OSError) as error:
             raise EngineCutError(
-                self._says(f"broke the connection before it had finished ({_reason(error)})"), engine=self.endpoint.name
+                self._says(f"broke the connection before it had finished ({_reason(error)})"),
+                engine=self.endpoint.name,
             ) from None
 
     async def _send(
@@ -149,7 +155,9 @@ class Http:
         if "exceed_context" in code or "context length" in message.lower():
             return ContextOverflowError(self._says(f"cannot hold this much text: {message}"))
         if status in (429, 503):
-            return EngineOverloadedError(self._says(f"is overloaded or still loading: {message}"), engine=name)
+            return EngineOverloadedError(
+                self._says(f"is overloaded or still loading: {message}"), engine=name
+            )
         if status in (401, 403):
             return EngineRefusedError(self._says(f"wants another API key: {message}"), engine=name)
         if status < 500:

@@ -117,7 +117,8 @@ class LlamaCppSession:
                     return
         except (KeyError, TypeError, ValueError) as error:
             raise EngineProtocolError(
-                f"{self._engine.info} sent an event of an unknown shape ({error!r})", engine=self._engine.info.model
+                f"{self._engine.info} sent an event of an unknown shape ({error!r})",
+                engine=self._engine.info.model,
             ) from None
         finally:
             await events.aclose()
@@ -195,7 +196,9 @@ class _Reader:
             # Ids without text are special tokens; they stay until it is clear that they do not end the text.
             self._held = held
             return pieces
-        if not held:  # cannot be, unless the server spells an id in two ways; the text shown to the user is right
+        if (
+            not held
+        ):  # cannot be, unless the server spells an id in two ways; the text shown to the user is right
             last = pieces.pop()
             return [*pieces, Piece(last.text + text, last.token_ids)]
         return [*pieces, Piece(text, await self._ids_of(held, text))]
