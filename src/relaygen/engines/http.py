@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -92,7 +92,7 @@ class Http:
                     if data == b"[DONE]":
                         return
                     value = self._json(data, path)
-                    if isinstance(value, dict) and "error" in value:
+                    if "error" in _object(value):
                         raise self._refusal(500, data)
                     yield value
 
@@ -174,10 +174,13 @@ def _error_of(body: bytes) -> tuple[str, str]:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
         return "", _excerpt(body)
-    error = value.get("error", value) if isinstance(value, dict) else value
-    if isinstance(error, dict):
-        return str(error.get("type", "")), str(error.get("message", error))[:500]
-    return "", str(error)[:500]
+    error = _object(value).get("error", value)
+    fields = _object(error)
+    return str(fields.get("type", "")), str(fields.get("message", error))[:500]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _excerpt(data: bytes) -> str:
