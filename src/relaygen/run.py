@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from relaygen.core.ledger import Ledger
+from relaygen.core.ledger import Ledger, TextLedger
 from relaygen.core.policy import Policy, alone
 from relaygen.core.record import Record
 from relaygen.core.relay import Ask, Generation, turn_seed
@@ -128,14 +128,17 @@ class Run:
             if isinstance(prompt, BaseException):
                 raise prompt
             text, ids = prompt
-            self._ledgers[author] = Ledger(ids, self._pair.translations.get(author, {}))
             info = self._pair.engines[author].info
-            if len(ids) >= info.context_tokens:
+            ledger = (
+                TextLedger(text) if info.text_only else Ledger(ids, self._pair.translations.get(author, {}))
+            )
+            self._ledgers[author] = ledger
+            if ledger.num_tokens >= info.context_tokens:
                 raise ContextOverflowError(
-                    f"the prompt is {len(ids)} tokens long and {info} holds {info.context_tokens}:"
+                    f"the prompt is {ledger.num_tokens} tokens long and {info} holds {info.context_tokens}:"
                     " shorten it, or start the engine with a longer context"
                 )
-            budget = min(budget, info.context_tokens - len(ids))
+            budget = min(budget, info.context_tokens - ledger.num_tokens)
             if self._policy.think and author is not Author.SMALL:
                 opened = text.rstrip().endswith(self._policy.think[0])
         return opened, budget
@@ -144,31 +147,32 @@ class Run:
         """One request: to its end, or to the end of the turn."""
         engine, ledger = self._pair.engines[ask.author], self._ledgers[ask.author]
         begun = time.perf_counter()
+        first = None
         received = 0
         try:
             if ledger.untold_text:
                 ledger.settle(await engine.tokenize(ledger.untold_text))
-            room = engine.info.context_tokens - len(ledger.ids)
+            room = engine.info.context_tokens - ledger.num_tokens
             if room < 1:
                 for event in self._context_full(generation, engine):
                     yield event
                 return
             max_tokens = min(ask.max_tokens, room)
-            request = Request(
-                ledger.ids, max_tokens, ask.stops, self._sampling, turn_seed(self._seed, ask.position)
-            )
+            seed = turn_seed(self._seed, ask.position)
+            request = Request(ledger.ids, max_tokens, ask.stops, self._sampling, seed, ledger.text)
             async with aclosing(session.write(request)) as chunks:
                 async for chunk in chunks:
-                    received += sum(len(piece.token_ids) for piece in chunk.pieces)
+                    first = first or time.perf_counter()
+                    received += sum(len(piece.token_ids) or 1 for piece in chunk.pieces)
                     for event in generation.feed(chunk):
                         self._note(event)
                         yield event
                     if chunk.end:
-                        self._account(ask.author, chunk.end)
+                        self._account(ask.author, _timed(chunk.end, begun, first))
                     elif generation.turn_over and received < max_tokens:
                         # Otherwise the engine ends by itself at this very token, and the connection can be kept.
-                        elapsed = (time.perf_counter() - begun) * 1000
-                        self._account(ask.author, TurnEnd("stop", decode_tokens=received, decode_ms=elapsed))
+                        end = TurnEnd("stop", decode_tokens=received)
+                        self._account(ask.author, _timed(end, begun, first))
                         return
         except EngineError as error:
             events = generation.small_failed() if ask.author is Author.SMALL else None
@@ -208,3 +212,10 @@ class Run:
 
     def _warn_small(self, error: EngineError) -> None:
         self._warnings.append(f"the small model failed and the large one went on alone: {error}")
+
+
+def _timed(end: TurnEnd, begun: float, first: float) -> TurnEnd:
+    """`end` with times by our clock where the engine gives none: what came before the first chunk was prefill."""
+    if end.prefill_ms or end.decode_ms:
+        return end
+    return replace(end, prefill_ms=(first - begun) * 1000, decode_ms=(time.perf_counter() - first) * 1000)

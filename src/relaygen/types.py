@@ -173,8 +173,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class EngineTimings:
-    """One engine's work in one generation. Times in milliseconds, by the engine's own clock (by ours, and all counted as
-    decoding, for a request that was closed early)."""
+    """One engine's work in one generation. Times in milliseconds, by the engine's own clock; by ours where it gives none
+    or the request was closed early: then all that came before the first token counts as prefill."""
 
     requests: int = 0
     prefill_tokens: int = 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 from typing import Any
 
+from relaygen.core.relay import CHARS_PER_TOKEN
 from relaygen.types import (
     Author,
     Event,
@@ -70,7 +72,7 @@ class Record:
             # The token that completes the marker may carry the first characters of the answer.
             reasoning, _, spill = reasoning.partition(close)
             reasoning, answer = reasoning.lstrip().removeprefix(opening).strip(), (spill + answer).lstrip()
-        counts = {author: sum(len(s.token_ids) for s in segments if s.author is author) for author in Author}
+        counts = {author: sum(_num_tokens(s) for s in segments if s.author is author) for author in Author}
         return Result(
             text=text,
             reasoning=reasoning,
@@ -82,3 +84,8 @@ class Record:
             warnings=tuple(warnings),
             metadata=metadata or {},
         )
+
+
+def _num_tokens(segment: Segment) -> int:
+    """Estimated where the engine gives no ids."""
+    return len(segment.token_ids) or ceil(len(segment.text) / CHARS_PER_TOKEN)

@@ -12,12 +12,14 @@ from relaygen.types import Chunk, Message, Sampling
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """`model` as the server names it; `address` for messages, without secrets; `context_tokens` per generation."""
+    """`model` as the server names it; `address` for messages, without secrets; `context_tokens` per generation.
+    A `text_only` engine neither takes nor gives token ids."""
 
     model: str
     address: str
     dialect: str
     context_tokens: int
+    text_only: bool = False
 
     def __str__(self) -> str:
         return f"{self.model} at {self.address}"
@@ -25,13 +27,15 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Continue `ids` by at most `max_tokens` tokens, or to the first of `stops`, or to the model's own end."""
+    """Continue `ids` by at most `max_tokens` tokens, or to the first of `stops`, or to the model's own end. A text-only
+    engine is given `text` in place of ids."""
 
     ids: Sequence[int]
     max_tokens: int
     stops: tuple[str, ...]
     sampling: Sampling
     seed: int
+    text: str = ""
 
 
 class Session(Protocol):
@@ -48,12 +52,14 @@ class Engine(Protocol):
     def info(self) -> EngineInfo: ...
 
     async def render(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
-        """The prompt by the engine's own chat template, ready for the assistant's answer: as text and as ids."""
+        """The prompt by the engine's own chat template, ready for the assistant's answer: as text and as ids (none from a
+        text-only engine)."""
         ...
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         """Ids of text that continues a prompt: no begin-of-text token is added, and the names of special tokens are
-        plain text unless `special`."""
+        plain text unless `special` (servers with a Hugging Face tokenizer cannot do that and always read them). Never
+        asked of a text-only engine."""
         ...
 
     def session(self) -> AbstractAsyncContextManager[Session]: ...

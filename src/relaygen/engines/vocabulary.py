@@ -36,6 +36,8 @@ async def translation(reader: Engine, writer: Engine, extra: Sequence[str] = ())
         plain = [await engine.tokenize(text) for text in PROBES]
         return plain, [await engine.tokenize(text, special=True) for text in (*SPECIALS, *extra)]
 
+    if reader.info.text_only or writer.info.text_only:
+        return None
     (plain_r, special_r), (plain_w, special_w) = await asyncio.gather(probe(reader), probe(writer))
     if plain_r != plain_w:
         return None
