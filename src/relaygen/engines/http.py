@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -27,10 +27,12 @@ from relaygen.errors import (
     EngineRefusedError,
     EngineUnreachableError,
     RelayError,
+    UserError,
 )
 
 _IDLE_S = 4.0  # under vLLM's and llama-server's 5 s, so that the pool lets go first
 _CONNECT_S = 10.0
+_LINGER_S = 0.2
 READ_S = 600.0  # the longest silence: a long prompt on a CPU takes minutes before its first token
 
 
@@ -54,10 +56,20 @@ class Endpoint:
         return f"Endpoint({self.address})"
 
 
+class Parser(Protocol):
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The JSON texts that `chunk` completes."""
+        ...
+
+
 class Http:
     def __init__(self, endpoint: Endpoint, *, read_s: float = READ_S) -> None:
         self.endpoint = endpoint
         headers = {"Content-Type": "application/json"}
+        if endpoint.api_key and urlsplit(endpoint.url).username is not None:
+            raise UserError(
+                f"{endpoint.name} at {endpoint.address} has a password in its address and an API key: not both"
+            )
         if endpoint.api_key:
             headers["Authorization"] = f"Bearer {endpoint.api_key}"
         self._session = aiohttp.ClientSession(
@@ -81,19 +93,27 @@ class Http:
             return self._json(await response.read(), path)
 
     async def stream(
-        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str] | None = None,
+        parser: Parser | None = None,
     ) -> AsyncGenerator[Any]:
         """The JSON values of an event stream, to its end or [DONE]. An error event raises. Whether the stream was
         complete is for the dialect to say: only a finish reason tells."""
-        parser = SSEParser()
+        parser = parser or SSEParser()
         async with self._open("POST", path, orjson.dumps(body), headers) as response:
             async for read in response.content.iter_any():
                 for data in parser.feed(read):
                     if data == b"[DONE]":
+                        # The connection can be used again only when the body has been read to its end.
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(response.content.read(), _LINGER_S)
                         return
                     value = self._json(data, path)
-                    if "error" in _object(value):
-                        raise self._refusal(500, data)
+                    if error := _object(value).get("error"):
+                        code = _object(error).get("code")
+                        raise self._refusal(code if isinstance(code, int) else 500, data)
                     yield value
 
     @asynccontextmanager
@@ -165,7 +185,9 @@ class Http:
         return EngineError(self._says(f"failed ({status}): {message}"), engine=name)
 
     def _says(self, what: str) -> str:
-        return f"{self.endpoint.name} at {self.endpoint.address} {what}"
+        """Some servers repeat the key that they refuse: it is no part of a message."""
+        key = self.endpoint.api_key
+        return f"{self.endpoint.name} at {self.endpoint.address} {what.replace(key, '***') if key else what}"
 
 
 def _error_of(body: bytes) -> tuple[str, str]:

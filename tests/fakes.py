@@ -1,0 +1,326 @@
+"""Small servers that talk like vLLM, SGLang, Ollama and a plain OpenAI-compatible one, weaknesses included.
+
+All play one script: whatever part of it the prompt already holds, they continue after it, as a model at temperature 0 does.
+`raw` answers go first: exact bytes in place of a generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+PROMPT = "<|user|>?<|assistant|>"
+MODEL = "toy"
+EOS = 256
+
+
+class Vocabulary:
+    """Ids under 256 are bytes, 256 ends the text, the rest are `words`. So a character outside of ASCII takes several ids."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = list(dict.fromkeys(words))
+        self._id = {word: 257 + i for i, word in enumerate(self._words)}
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        while text:
+            word = max((w for w in self._words if text.startswith(w)), key=len, default="")
+            ids += [self._id[word]] if word else text[0].encode()
+            text = text[len(word) or 1 :]
+        return ids
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        names = {EOS: b"<|end|>" if special else b""}
+        parts = (bytes([i]) if i < 256 else names.get(i) or self._word(i) for i in ids)
+        return b"".join(parts).decode(errors="replace")
+
+    def _word(self, token_id: int) -> bytes:
+        return b"" if token_id == EOS else self._words[token_id - 257].encode()
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Exact bytes, each part sent on its own; `cut` then breaks the connection."""
+
+    parts: tuple[bytes, ...]
+    status: int = 200
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One chunk of a generation: its ids, its text as the server shows it, and how it ends."""
+
+    ids: list[int]
+    text: str
+    finish: str | None = None
+    stop: str | int | None = None
+
+
+class Fake:
+    """What the dialects share. `requests` are (path, body) in order; `max_stops` refuses more stop strings."""
+
+    def __init__(self, script: Sequence[str] = (), *, chunk_tokens: int = 1, max_stops: int = 4) -> None:
+        self.vocabulary = Vocabulary([word for word in script if word.isascii()])
+        self.text = "".join(script)
+        self.script = self.vocabulary.encode(self.text)
+        self.chunk_tokens = chunk_tokens
+        self.max_stops = max_stops
+        self.raw: deque[Raw] = deque()
+        self.requests: list[tuple[str, Any]] = []
+        self._clients: set[Any] = set()
+        self.url = ""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[str]:
+        app = web.Application(middlewares=[self._note])
+        self.routes(app.router)
+        async with TestServer(app) as server:
+            self.url = str(server.make_url("")).rstrip("/")
+            yield self.url
+
+    def routes(self, router: web.UrlDispatcher) -> None:
+        raise NotImplementedError
+
+    @property
+    def num_connections(self) -> int:
+        return len(self._clients)
+
+    @property
+    def generations(self) -> list[Any]:
+        return [body for path, body in self.requests if path in ("/v1/completions", "/api/generate")]
+
+    @web.middleware
+    async def _note(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        text = await request.text()
+        self.requests.append((request.path, json.loads(text) if text else None))
+        if request.transport:
+            self._clients.add(request.transport.get_extra_info("peername"))
+        return await handler(request)
+
+    def steps(self, body: Any, written: str, *, keep_stop: bool, held: int) -> Iterator[Step]:
+        """The script after `written`, which must be whole characters. Text stays `held` characters behind the ids."""
+        assert self.text.startswith(written), written
+        script = self.vocabulary.encode(self.text[len(written) :])
+        ids: list[int] = []
+        shown = 0
+        while True:
+            new = script[len(ids) :][: min(self.chunk_tokens, body["max_tokens"] - len(ids))]
+            ids += new
+            text = self._whole(ids)
+            for stop in body.get("stop") or ():
+                at = text.find(stop, max(0, shown - len(stop)))
+                if at >= 0:
+                    cut = at + len(stop) if keep_stop else at
+                    yield Step(new, text[shown:cut], "stop", stop)
+                    return
+            is_full = len(ids) == body["max_tokens"]
+            if is_full or len(ids) == len(script):
+                yield Step(new if is_full else [*new, EOS], text[shown:], "length" if is_full else "stop")
+                return
+            visible = max(shown, len(text) - held)
+            yield Step(new, text[shown:visible])
+            shown = visible
+
+    def _whole(self, ids: Sequence[int]) -> str:
+        return self.vocabulary.decode(ids, special=False).rstrip("\ufffd")
+
+    async def play_raw(self, request: web.Request, raw: Raw) -> web.StreamResponse:
+        response = web.StreamResponse(status=raw.status)
+        await response.prepare(request)
+        for part in raw.parts:
+            await response.write(part)
+            await asyncio.sleep(0.01)
+        if raw.cut and request.transport:
+            request.transport.abort()
+        return response
+
+
+def sse(*values: Any, done: bool = True) -> bytes:
+    text = "".join(f"data: {json.dumps(value, ensure_ascii=False)}\n\n" for value in values)
+    return (text + "data: [DONE]\n\n" * done).encode()
+
+
+def event(
+    text: str, ids: Sequence[int] | None = None, finish: str | None = None, **more: Any
+) -> dict[str, Any]:
+    choice = {"index": 0, "text": text, "finish_reason": finish, **more}
+    return {"id": "x", "choices": [choice if ids is None else {**choice, "token_ids": ids}]}
+
+
+def refusal(message: str, kind: str = "BadRequestError", code: int = 400) -> bytes:
+    return json.dumps({"error": {"message": message, "type": kind, "code": code}}).encode()
+
+
+class FakeVllm(Fake):
+    """`held_back`: text lags ids by the longest stop even though the stop is kept (it does so where it is not kept)."""
+
+    max_model_len = 500
+    owned_by = "vllm"
+    detokenized = "prompt"
+
+    def __init__(self, *args: Any, held_back: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.held_back = held_back
+
+    def routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/models", self.models)
+        router.add_post("/tokenize", self.tokenize)
+        router.add_post("/detokenize", self.detokenize)
+        router.add_post("/v1/completions", self.complete)
+
+    async def models(self, request: web.Request) -> web.Response:
+        model = {"id": MODEL, "owned_by": self.owned_by, "max_model_len": self.max_model_len, "parent": None}
+        return web.json_response({"data": [model, {**model, "id": "toy-lora", "parent": MODEL}]})
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        ids = self.vocabulary.encode(PROMPT if "messages" in body else body["prompt"])
+        return web.json_response({"tokens": ids, "count": len(ids)})
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        return web.json_response({self.detokenized: self.vocabulary.decode((await request.json())["tokens"])})
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if len(body.get("stop") or ()) > self.max_stops:
+            return web.Response(status=400, body=self.too_many(len(body["stop"])))
+        if self.raw:
+            return await self.play_raw(request, self.raw.popleft())
+        if not body.get("stream"):
+            return web.json_response(event("x", [1], "length"))
+        if "max_tokens" not in body:
+            raise AssertionError("max_tokens missing means 16")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for step in self.generate(body):
+            await response.write(sse(self.choice(step), done=False))
+            await asyncio.sleep(0)
+        await response.write(sse({"choices": [], "usage": {"prompt_tokens": len(body["prompt"])}}))
+        return response
+
+    def generate(self, body: Any) -> Iterator[Step]:
+        written = self.vocabulary.decode(body["prompt"]).removeprefix(PROMPT)
+        keep = body.get("include_stop_str_in_output", False)
+        longest = max(map(len, body["stop"]), default=1) - 1
+        return self.steps(body, written, keep_stop=keep, held=0 if keep and not self.held_back else longest)
+
+    def choice(self, step: Step) -> dict[str, Any]:
+        return event(step.text, step.ids, step.finish, stop_reason=step.stop)
+
+    def too_many(self, count: int) -> bytes:
+        return refusal(f"'List should have at most {self.max_stops} items after validation, not {count}'")
+
+
+class FakeSglang(FakeVllm):
+    owned_by = "sglang"
+    detokenized = "text"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("max_stops", 32)
+        super().__init__(*args, **kwargs)
+
+    def routes(self, router: web.UrlDispatcher) -> None:
+        super().routes(router)
+        router.add_get("/get_server_info", self.server_info)
+
+    async def server_info(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.5", "max_req_input_len": self.max_model_len - 6})
+
+    def generate(self, body: Any) -> Iterator[Step]:
+        written = self.vocabulary.decode(body["prompt"]).removeprefix(PROMPT)
+        # Nothing of the text is shown while its end may begin a stop string: here, always two characters behind.
+        return self.steps(body, written, keep_stop=body.get("no_stop_trim", False), held=2)
+
+    def choice(self, step: Step) -> dict[str, Any]:
+        matched = step.stop or (EOS if step.finish == "stop" else None)
+        return event(step.text, step.ids, step.finish, matched_stop=matched)
+
+
+class FakeText(Fake):
+    """Text in, text out, strict: a field that OpenAI does not have is refused."""
+
+    FIELDS = frozenset(
+        "model prompt max_tokens stream temperature top_p presence_penalty frequency_penalty seed stop n user".split()
+    )
+
+    def routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/models", self.models)
+        router.add_post("/v1/completions", self.complete)
+        router.add_post("/chat_tokenize", self.render)
+
+    async def models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": MODEL}]})
+
+    async def render(self, request: web.Request) -> web.Response:
+        return web.json_response({"tokenize_response": [], "templated_text": PROMPT})
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if unknown := body.keys() - self.FIELDS:
+            return web.Response(status=422, body=refusal(f"extra fields not permitted: {sorted(unknown)}"))
+        if self.raw:
+            return await self.play_raw(request, self.raw.popleft())
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for step in self.steps(body, body["prompt"].removeprefix(PROMPT), keep_stop=False, held=0):
+            await response.write(sse(event(step.text, None, step.finish), done=False))
+            await asyncio.sleep(0)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+class FakeOllama(FakeText):
+    names: tuple[str, ...] = ("toy:latest",)
+
+    def routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/models", self.models)
+        router.add_get("/api/version", self.version)
+        router.add_get("/api/tags", self.tags)
+        router.add_post("/api/show", self.show)
+        router.add_post("/api/chat", self.chat)
+        router.add_post("/api/generate", self.generate)
+
+    async def version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.20.0"})
+
+    async def tags(self, request: web.Request) -> web.Response:
+        return web.json_response({"models": [{"name": name} for name in self.names]})
+
+    async def show(self, request: web.Request) -> web.Response:
+        return web.json_response({"model_info": {"general.architecture": "toy", "toy.context_length": 4096}})
+
+    async def chat(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        shown = {"_debug_info": {"rendered_template": PROMPT}} if body.get("_debug_render_only") else {}
+        return web.json_response({"model": MODEL, **shown})
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if not body["raw"] or body["truncate"] or body["shift"]:
+            raise AssertionError("the prompt would be wrapped, or lose its middle")
+        if self.raw:
+            return await self.play_raw(request, self.raw.popleft())
+        response = web.StreamResponse()
+        await response.prepare(request)
+        options = {"max_tokens": body["options"]["num_predict"]}
+        for step in self.steps(options, body["prompt"].removeprefix(PROMPT), keep_stop=False, held=0):
+            line = {"response": step.text, "done": False}
+            if step.finish:
+                line |= {
+                    "done": True,
+                    "done_reason": step.finish,
+                    "eval_count": 3,
+                    "eval_duration": 5_000_000,
+                }
+            await response.write(json.dumps(line).encode() + b"\n")
+            await asyncio.sleep(0)
+        return response
