@@ -2,11 +2,10 @@
 # make test    everything, from set-up to the last test
 # make check   style and types
 # make bench   what a hand-over costs
-# make docs    redo the generated parts of the documentation
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check bench docs
+.PHONY: demo test check bench
 demo: .venv/local.stamp
 	$(BIN)/relaygen run "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. How many clips did Natalia sell altogether in April and May?" --temperature 0
 
@@ -19,10 +18,9 @@ check: .venv/dev.stamp
 	$(BIN)/pyright
 
 bench: .venv/dev.stamp
-	$(BIN)/python benchmarks/handover.py
-
-docs: .venv/dev.stamp
-	$(BIN)/python scripts/docs.py
+	$(BIN)/python -m benchmarks.core
+	$(BIN)/python -m benchmarks.speeds
+	$(BIN)/python -m benchmarks.handover
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("relaygen needs Python 3.11 or newer, this is %d.%d: run make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'

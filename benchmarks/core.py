@@ -1,6 +1,6 @@
 """CPU time of our own code: a token through the algorithm, and a hand-over with a long context behind it.
 
-    python benchmarks/core.py
+    python -m benchmarks.core
 
 The hand-over is everything between two requests but the network: the ask, the ids of 30,000 tokens as JSON, the seed.
 The last line is JSON.

@@ -1,6 +1,6 @@
 """What relaying itself costs on the default pair: wall time against the time the engines report, and own time a hand-over.
 
-    python benchmarks/handover.py [--problems 6] [--max-tokens 160]
+    python -m benchmarks.handover [--problems 6] [--max-tokens 160]
 
 Relay and large alone take turns, problem by problem, in one run. "Engines" is the sum of llama.cpp's own prompt and decode
 times over all turns; "own" is everything else: our code, HTTP on loopback, the operating system. The last line is JSON.

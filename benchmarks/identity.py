@@ -1,6 +1,6 @@
 """How often does reading in batches turn a greedy token? A relay of a model with itself, in llama.cpp's default batches.
 
-    python benchmarks/identity.py [--prompts 20] [--max-tokens 60]
+    python -m benchmarks.identity [--prompts 20] [--max-tokens 60]
 
 Our part is exact (tests/test_identity.py shows it, one token at a time). llama.cpp rounds differently in batches of
 different sizes, so where two tokens are nearly equal, text read in one batch can go another way than text written token

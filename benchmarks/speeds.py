@@ -1,6 +1,6 @@
 """What a token costs each model of the default pair: decoding, and reading in batches as a hand-over brings them.
 
-    python benchmarks/speeds.py [--repeats 5]
+    python -m benchmarks.speeds [--repeats 5]
 
 Milliseconds a token by llama.cpp's own clock, medians; the two models take turns. The last line is JSON.
 """

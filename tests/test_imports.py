@@ -24,9 +24,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "local": {"errors", "gguf", "engines"},
     "run": {"types", "errors", "core", "engines"},
     "trace": {"types", "errors"},
+    "analyse": {"types", "errors", "core", "profile"},
+    "examine": {"types", "errors", "engines", "analyse"},
     "api": {"types", "errors", "core", "profile", "models", "engines", "local", "run"},
     "report": {"types"},
-    "cli": {"types", "errors", "api", "engines", "models", "profile", "report", "trace", "run", ""},
+    "cli": {"types", "errors", "api", "engines", "models", "profile", "report", "trace", "run", "analyse", "examine", ""},
     "": {"api", "errors", "run", "types"},
     "__main__": {"cli"},
 }

@@ -158,6 +158,13 @@ class Relay:
         self._pair = None
         await self._stack.aclose()
 
+    @property
+    def pair(self) -> Pair:
+        """The open engines."""
+        if self._pair is None:
+            raise UserError("the relay is not open: use `async with Relay(...) as relay`")
+        return self._pair
+
     def stream(
         self,
         prompt: Prompt,
@@ -168,13 +175,11 @@ class Relay:
     ) -> Run:
         """A generation to iterate: `run.events()`, then `run.result()`. `max_tokens` is the budget over both models;
         None and a missing `sampling` mean the profile's."""
-        if self._pair is None:
-            raise UserError("the relay is not open: use `async with Relay(...) as relay`")
         budget = self.profile.limits.max_tokens if max_tokens is None else max_tokens
         if budget < 1:
             raise UserError(f"max_tokens must be 1 or more, not {budget}")
         return Run(
-            self._pair,
+            self.pair,
             as_messages(prompt, system),
             policy=self.policy,
             sampling=sampling or self.profile.sampling.values(),
@@ -231,23 +236,25 @@ class SyncRelay:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._relay = Relay(*args, **kwargs)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="relaygen", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relaygen", daemon=True)
         self._thread.start()
         try:
             self._wait(self._relay.__aenter__())
         except BaseException:
-            self._stop()
+            self._stop(self._loop)
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        assert self._loop
         try:
             self._wait(self._relay.__aexit__())
         finally:
-            self._stop()
+            self._stop(self._loop)
 
     def generate(self, prompt: Prompt, **kwargs: Any) -> Result:
         """As Relay.generate."""
@@ -258,17 +265,27 @@ class SyncRelay:
         return SyncRun(self._relay.stream(prompt, **kwargs), self._wait)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            work.close()
+            raise UserError("the relay is not open: use `with SyncRelay(...) as relay`")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:
+        except BaseException:  # Ctrl-C too, which comes to this thread
             future.cancel()
             raise
 
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        async def finish() -> None:
+            if rest := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(rest)  # cancelled ones, on their way out
+            await loop.shutdown_default_executor()
+
+        self._loop = None
+        asyncio.run_coroutine_threadsafe(finish(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-        self._loop.close()
+        loop.close()
 
 
 class SyncRun:
@@ -280,15 +297,22 @@ class SyncRun:
 
     def __iter__(self) -> Iterator[Event]:
         events = self._run.events()
+        tasks: list[asyncio.Task[Any] | None] = [None]  # at work on the next event
 
         async def following() -> Event | None:
+            tasks[0] = asyncio.current_task()
             return await anext(events, None)
+
+        async def close() -> None:
+            if tasks[0]:
+                await asyncio.wait([tasks[0]])  # after Ctrl-C it is still on its way out
+            await events.aclose()
 
         try:
             while (event := self._wait(following())) is not None:
                 yield event
         finally:
-            self._wait(events.aclose())
+            self._wait(close())
 
     def result(self) -> Result:
         return self._run.result()

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import typer
 
 from relaygen import __version__
-from relaygen.cli import models, run
+from relaygen.cli import doctor, models, run
 from relaygen.errors import RelayError
 from relaygen.report.terminal import printable
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     help="One answer, two models: a large and a small LLM take turns writing.",
 )
 app.command("run")(run.run)
+app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")
 
 
