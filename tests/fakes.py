@@ -100,6 +100,9 @@ class Fake:
 
     @web.middleware
     async def _note(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        assert (
+            request.headers["Accept-Encoding"] == "identity"
+        )  # else a proxy may compress, and hold back, a stream
         text = await request.text()
         self.requests.append((request.path, json.loads(text) if text else None))
         if request.transport:

@@ -191,7 +191,7 @@ class _Reader:
         # Without these details (a server flag) nobody knows how much of the prompt was really read.
         details: dict[str, Any] = usage.get("prompt_tokens_details") or {}
         cached = int(details.get("cached_tokens") or 0)
-        prefill = int(usage["prompt_tokens"]) - cached if details else 0
+        prefill = int(usage.get("prompt_tokens", cached)) - cached if details else 0
         end = TurnEnd(self.finish, prefill, cached, decode_tokens=self._num_tokens)
         return Chunk(tuple(self._last), end)
 

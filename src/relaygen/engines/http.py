@@ -65,7 +65,8 @@ class Parser(Protocol):
 class Http:
     def __init__(self, endpoint: Endpoint, *, read_s: float = READ_S) -> None:
         self.endpoint = endpoint
-        headers = {"Content-Type": "application/json"}
+        # Not compressed: a proxy that compresses would hold a stream back until a block is full.
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if endpoint.api_key and urlsplit(endpoint.url).username is not None:
             raise UserError(
                 f"{endpoint.name} at {endpoint.address} has a password in its address and an API key: not both"

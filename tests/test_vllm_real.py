@@ -1,0 +1,200 @@
+"""A real vLLM on the CPU (scripts/vllm_cpu.py): what the small servers of fakes.py only claim."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import math
+import sys
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from relaygen.core.policy import Policy, alternate, segment
+from relaygen.engines.base import Engine, Request
+from relaygen.engines.http import Endpoint
+from relaygen.engines.open import connect
+from relaygen.engines.vllm import VllmEngine
+from relaygen.engines.vocabulary import translation
+from relaygen.run import Pair, Run
+from relaygen.types import Author, Message, Result, Sampling
+from tests.conftest import start
+
+pytestmark = [pytest.mark.slow, pytest.mark.weights, pytest.mark.timeout(1500)]
+
+MODEL = "smollm2-135m"
+MAX_STOPS = 128  # instead of 4, so that the way with all stop strings can be compared too
+MAX_TOKENS = 48
+NEAR_TIE = 0.05  # in log probability: two tokens this close may change places when a batch has another shape
+CUES = ("Therefore,", "So,", "So ", "now", "is", "we")
+PROMPTS = (
+    "What is 12 + 30?",
+    "Natalia sold clips to 48 of her friends, and then she sold half as many. How many did she sell?",
+    "Write one sentence about the sea, and one about the sky.",
+    "List three prime numbers and say why they are prime.",
+    "Repeat this line five times: 😀🐉 因此，答案是四十二。 naïve café",
+)
+
+
+def script() -> ModuleType:
+    path = Path(__file__).parents[1] / "scripts" / "vllm_cpu.py"
+    spec = importlib.util.spec_from_file_location("vllm_cpu", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["vllm_cpu"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    vllm = script()
+    if not vllm.is_ready(MODEL):
+        pytest.skip(f"NOT TESTED: no vLLM here (run python scripts/vllm_cpu.py setup --model {MODEL})")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_MAX_STOP_STRINGS", str(MAX_STOPS))
+        with vllm.running(MODEL) as address:
+            yield address
+
+
+@pytest_asyncio.fixture
+async def engine(url: str) -> AsyncGenerator[VllmEngine]:
+    found = await connect(url, name="vLLM", api_key=None, context_tokens=0)
+    assert isinstance(found, VllmEngine)
+    yield found
+    await found.close()
+
+
+async def relay(large: Engine, small: Engine, prompt: str, policy: Policy, **pair: Any) -> Result:
+    run = Run(
+        Pair({Author.LARGE: large, Author.SMALL: small}, **pair),
+        [Message("user", prompt)],
+        policy=policy,
+        sampling=Sampling(temperature=0),
+        max_tokens=MAX_TOKENS,
+    )
+    async with aclosing(run.events()) as events:
+        async for _ in events:
+            pass
+    return run.result()
+
+
+def ids(result: Result) -> list[int]:
+    return [i for s in result.segments for i in s.token_ids]
+
+
+async def reference(engine: VllmEngine, prompt: Sequence[int]) -> tuple[list[int], list[float]]:
+    """One uninterrupted run, and how far apart the two likeliest tokens were at each place."""
+    body = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": MAX_TOKENS,
+        "temperature": 0,
+        "return_token_ids": True,
+    }
+    choice = (await engine.http.post("/v1/completions", {**body, "logprobs": 2}))["choices"][0]
+    margins: list[float] = []
+    for top in choice["logprobs"]["top_logprobs"]:
+        first, second, *_ = [*sorted(top.values(), reverse=True), -math.inf]
+        margins.append(first - second)
+    tokens: list[int] = choice["token_ids"]
+    return (tokens[:-1] if choice["finish_reason"] == "stop" else tokens), margins
+
+
+async def test_a_relay_of_a_model_with_itself_is_that_model(engine: VllmEngine, url: str) -> None:
+    small = await VllmEngine.connect(Endpoint(url))
+    differences = 0
+    for number, prompt in enumerate(PROMPTS):
+        _, prompt_ids = await engine.render([Message("user", prompt)])
+        plain, margins = await reference(engine, prompt_ids)
+        for policy in (alternate((3, 7, 13)[number % 3]), segment(CUES, max_small_tokens=20)):
+            result = await relay(engine, small, prompt, policy)
+            found = ids(result)
+            at = next((i for i, (a, b) in enumerate(zip(plain, found, strict=False)) if a != b), None)
+            if at is not None:
+                differences += 1
+                assert margins[at] <= NEAR_TIE, (prompt, policy.name, at, margins[at])
+            else:
+                # A character cut by the budget is not shown: at most three tokens fewer.
+                assert len(plain) - len(found) <= (3 if result.finish_reason == "length" else 0)
+            assert len(result.segments) > 1 or policy.name == "segment"
+            assert (await engine.spell(found)) == result.text
+    await small.close()
+    print(f"differences at near ties: {differences} of {2 * len(PROMPTS)}")
+
+
+async def test_every_way_of_ending_a_turn_gives_the_same_turns(engine: VllmEngine) -> None:
+    assert engine.stops.limit == MAX_STOPS  # found by asking
+    policy = segment(("is", "and", "the", "to", "She"), max_small_tokens=8, min_large_tokens=2)
+    turns: list[Any] = []
+    for limit in (MAX_STOPS, 4, 0):  # all stop strings, those that ended most turns, closing the stream
+        engine.stops.limit = limit
+        results = [await relay(engine, engine, prompt, policy) for prompt in PROMPTS[1:3]]
+        turns.append([[(s.author, s.token_ids, s.text, s.reason) for s in r.segments] for r in results])
+    assert turns[0] == turns[1] == turns[2]
+    assert all(len(segments) > 3 for segments in turns[0])
+
+
+async def test_requests_end_on_whole_characters(engine: VllmEngine) -> None:
+    """Emoji of several tokens, asked for token by token: what is missing of a character is asked for again."""
+    written = await engine.tokenize("party: 🎉🐉🎉🐉🎉🐉🎉🐉🎉🐉🎉🐉")
+    whole = await _write(engine, written, 12)
+    assert "🐉" in whole[1]
+    text = ""
+    for max_tokens in (1, 2, 8, 1, 2, 8):
+        got, shown = await _write(engine, written, max_tokens)
+        written, text = [*written, *got], text + shown
+        assert "\ufffd" not in shown
+    assert text.startswith(whole[1][:4])
+
+
+async def _write(engine: VllmEngine, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], str]:
+    request = Request(prompt, max_tokens, (), Sampling(temperature=0), 1)
+    async with engine.session() as session, aclosing(session.write(request)) as chunks:
+        pieces = [piece async for chunk in chunks for piece in chunk.pieces]
+    return [i for piece in pieces for i in piece.token_ids], "".join(piece.text for piece in pieces)
+
+
+async def test_vllm_and_llama_cpp_relay_by_ids(engine: VllmEngine, smollm2: Path) -> None:
+    async with AsyncExitStack() as stack:
+        small = await start(stack, smollm2, context_tokens=2048)
+        translations = {
+            Author.LARGE: await translation(engine, small),
+            Author.SMALL: await translation(small, engine),
+        }
+        assert translations == {Author.LARGE: {}, Author.SMALL: {}}
+        policy = segment(CUES, max_small_tokens=20, min_large_tokens=2)
+        result = await relay(engine, small, PROMPTS[1], policy, translations=translations)
+        assert {s.author for s in result.segments} == set(Author)
+        assert not result.warnings
+        assert await engine.spell(ids(result)) == result.text
+        assert (await engine.render([Message("user", "?")]))[1] == (
+            await small.render([Message("user", "?")])
+        )[1]
+        assert result.timings.large.prefill_ms > 0
+
+
+async def test_closing_the_stream_frees_the_server(engine: VllmEngine, url: str) -> None:
+    request = Request(await engine.tokenize("Once upon a time"), 1000, (), Sampling(temperature=1), 1)
+    async with engine.session() as session, aclosing(session.write(request)) as chunks:
+        async for _ in chunks:
+            assert await _num_running(url) == 1
+            break
+    for _ in range(10):
+        if await _num_running(url) == 0:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("vLLM goes on writing for nobody")
+
+
+async def _num_running(url: str) -> float:
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
