@@ -175,11 +175,12 @@ class Relay:
     ) -> Run:
         """A generation to iterate: `run.events()`, then `run.result()`. `max_tokens` is the budget over both models;
         None and a missing `sampling` mean the profile's."""
+        pair = self.pair
         budget = self.profile.limits.max_tokens if max_tokens is None else max_tokens
         if budget < 1:
             raise UserError(f"max_tokens must be 1 or more, not {budget}")
         return Run(
-            self.pair,
+            pair,
             as_messages(prompt, system),
             policy=self.policy,
             sampling=sampling or self.profile.sampling.values(),
