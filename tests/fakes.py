@@ -1,4 +1,4 @@
-"""Small servers that talk like vLLM, SGLang, Ollama and a plain OpenAI-compatible one, weaknesses included.
+"""Small servers that talk like vLLM, SGLang, llama-server, Ollama and a plain OpenAI-compatible one, weaknesses included.
 
 All play one script: whatever part of it the prompt already holds, they continue after it, as a model at temperature 0 does.
 `raw` answers go first: exact bytes in place of a generation.
@@ -96,7 +96,11 @@ class Fake:
 
     @property
     def generations(self) -> list[Any]:
-        return [body for path, body in self.requests if path in ("/v1/completions", "/api/generate")]
+        return [
+            body
+            for path, body in self.requests
+            if path in ("/v1/completions", "/api/generate", "/completion")
+        ]
 
     @web.middleware
     async def _note(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -327,3 +331,74 @@ class FakeOllama(FakeText):
             await response.write(json.dumps(line).encode() + b"\n")
             await asyncio.sleep(0)
         return response
+
+
+class FakeLlamaCpp(Fake):
+    """One id an event. While a character is incomplete nothing is sent; while the text may begin a stop string its ids come
+    without text; stop strings, and text held back at the end, are never shown."""
+
+    context_tokens = 500
+
+    def routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/props", self.props)
+        router.add_post("/apply-template", self.render)
+        router.add_post("/tokenize", self.tokenize)
+        router.add_post("/detokenize", self.detokenize)
+        router.add_post("/completion", self.complete)
+
+    async def props(self, request: web.Request) -> web.Response:
+        settings = {"n_ctx": self.context_tokens}
+        return web.json_response(
+            {"default_generation_settings": settings, "total_slots": 2, "model_path": f"/models/{MODEL}"}
+        )
+
+    async def render(self, request: web.Request) -> web.Response:
+        return web.json_response({"prompt": PROMPT})
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        return web.json_response({"tokens": self.vocabulary.encode((await request.json())["content"])})
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        ids = (await request.json())["tokens"]
+        return web.json_response({"content": self.vocabulary.decode(ids, special=False)})
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if self.raw:
+            return await self.play_raw(request, self.raw.popleft())
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for value in self.generate(body):
+            await response.write(sse(value, done=False))
+            await asyncio.sleep(0)
+        return response
+
+    def generate(self, body: Any) -> Iterator[dict[str, Any]]:
+        written = self.vocabulary.decode(body["prompt"]).removeprefix(PROMPT)
+        script = [*self.vocabulary.encode(self.text[len(written) :]), EOS][: body["n_predict"]]
+        shown = 0
+        for count in range(1, len(script) + 1):
+            text = self.vocabulary.decode(script[:count], special=False)
+            if text.endswith("\ufffd"):
+                continue
+            ends = [(text.find(stop), stop) for stop in body["stop"] if stop in text]
+            if ends:
+                yield llama_event(text[shown : min(ends)[0]], [script[count - 1]], count)
+                yield llama_end("word", count, stopping_word=min(ends)[1])
+                return
+            if any(text.endswith(stop[:n]) for stop in body["stop"] for n in range(1, len(stop))):
+                yield llama_event("", [script[count - 1]], count)
+            else:
+                yield llama_event(text[shown:], [script[count - 1]], count)
+                shown = len(text)
+        yield llama_end("eos" if script[-1] == EOS else "limit", len(script))
+
+
+def llama_event(text: str, ids: Sequence[int], count: int) -> dict[str, Any]:
+    return {"content": text, "tokens": ids, "stop": False, "tokens_predicted": count}
+
+
+def llama_end(kind: str, count: int, **more: Any) -> dict[str, Any]:
+    timings = {"prompt_n": 3, "cache_n": 5, "prompt_ms": 7.0, "predicted_n": count, "predicted_ms": 9.0}
+    end = {"content": "", "tokens": [], "stop": True, "tokens_predicted": count, "timings": timings}
+    return {**end, "stop_type": kind, **more}

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,18 +32,22 @@ from relaygen.errors import (
     RelayError,
     UserError,
 )
+from relaygen.local import LocalServer, LocalSettings
 from relaygen.run import Pair, Run
 from relaygen.types import Author, Chunk, Message, Result, Sampling
 from tests.fakes import (
     EOS,
     PROMPT,
     Fake,
+    FakeLlamaCpp,
     FakeOllama,
     FakeSglang,
     FakeText,
     FakeVllm,
     Raw,
     event,
+    llama_end,
+    llama_event,
     refusal,
     sse,
 )
@@ -59,6 +64,7 @@ FAKES: dict[str, Callable[..., Fake]] = {
     "vllm held back": lambda *a, **k: FakeVllm(*a, held_back=True, **k),
     "vllm any stops": lambda *a, **k: FakeVllm(*a, max_stops=9999, **k),
     "sglang": FakeSglang,
+    "llamacpp": FakeLlamaCpp,
     "ollama": FakeOllama,
     "text": FakeText,
 }
@@ -190,14 +196,21 @@ async def test_every_sampler_field_is_sent(kind: str) -> None:
     assert (options["temperature"], options["top_p"], options["seed"]) == (0.5, 0.9, 7)
     assert (options["presence_penalty"], options["frequency_penalty"]) == (0, 0)
     if kind != "text":
-        assert options["top_k"] == (0 if kind == "ollama" else -1)
+        assert options["top_k"] == (0 if kind in ("ollama", "llamacpp") else -1)
         assert options["min_p"] == 0
         assert options.get("repetition_penalty", options.get("repeat_penalty")) == 1
-    assert (options.get("num_predict") or body["max_tokens"]) == 50
+    assert (options.get("num_predict") or options.get("n_predict") or body["max_tokens"]) == 50
 
 
 @pytest.mark.parametrize(
-    ("kind", "found"), [("vllm", "vllm"), ("sglang", "sglang"), ("ollama", "ollama"), ("text", "text")]
+    ("kind", "found"),
+    [
+        ("vllm", "vllm"),
+        ("llamacpp", "llamacpp"),
+        ("sglang", "sglang"),
+        ("ollama", "ollama"),
+        ("text", "text"),
+    ],
 )
 async def test_the_dialect_is_found_by_asking(kind: str, found: str) -> None:
     async with FAKES[kind]().running() as url:
@@ -489,6 +502,43 @@ async def test_a_server_that_cannot_render_is_refused_with_what_to_do() -> None:
             await engine.render([Message("user", "?")])
 
 
+# ---- llama-server
+
+
+async def test_llama_server_loses_the_ids_of_a_character() -> None:
+    fake = FakeLlamaCpp()
+    party = "🎉".encode()
+    stream = sse(llama_event("🎉", [party[-1]], 4), llama_end("limit", 4), done=False)
+    assert pieces(await answer_to(fake, stream)) == [("🎉", tuple(party))]
+
+
+async def test_llama_server_errors_have_no_done() -> None:
+    event = llama_event("a", [97], 1)
+    with pytest.raises(EngineError, match="died"):
+        await answer_to(FakeLlamaCpp(), sse(event, {"error": {"message": "died", "code": 500}}, done=False))
+    with pytest.raises(EngineCutError, match="without a finish reason"):
+        await answer_to(FakeLlamaCpp(), sse(event, done=False))
+    with pytest.raises(EngineCutError, match="broke the connection"):
+        await answer_to(FakeLlamaCpp(), sse(event, done=False), cut=True)
+    with pytest.raises(EngineProtocolError, match="unknown shape"):
+        await answer_to(FakeLlamaCpp(), b"data: {}\n\n")
+    body = b'{"error":{"code":400,"message":"too long","type":"exceed_context_size_error"}}'
+    with pytest.raises(ContextOverflowError):
+        await answer_to(FakeLlamaCpp(), body, status=400)
+
+
+@pytest.mark.weights
+async def test_a_real_llama_server_is_found_and_refuses_a_wrong_key(smollm2: Path) -> None:
+    server = await LocalServer.start(smollm2, LocalSettings(context_tokens=256), name="x")
+    try:
+        assert await probe(server.endpoint) == "llamacpp"
+        with pytest.raises(EngineRefusedError, match="API key") as caught:
+            await connect(server.endpoint.url, name="x", api_key="wrong-key", context_tokens=0)
+        assert "wrong-key" not in str(caught.value)
+    finally:
+        server.close()
+
+
 # ---- stops
 
 
@@ -606,7 +656,7 @@ REFUSALS: list[tuple[int, bytes, type[RelayError], str]] = [
 
 
 @pytest.mark.parametrize(("status", "body", "kind", "says"), REFUSALS)
-@pytest.mark.parametrize("dialect", ["vllm", "sglang", "text", "ollama"])
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llamacpp", "text", "ollama"])
 async def test_refusals(dialect: str, status: int, body: bytes, kind: type[RelayError], says: str) -> None:
     with pytest.raises(kind, match=says) as caught:
         await answer_to(FAKES[dialect](), body, status=status)
@@ -637,7 +687,7 @@ async def test_a_prompt_longer_than_the_context_is_refused_before_it_is_sent() -
     assert len(fake.generations) == num_requests
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "ollama", "text"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp", "ollama", "text"])
 async def test_prompt_and_max_tokens_never_exceed_the_context(kind: str) -> None:
     fake = FAKES[kind](SCRIPT * 20)
     async with AsyncExitStack() as stack:
@@ -645,7 +695,7 @@ async def test_prompt_and_max_tokens_never_exceed_the_context(kind: str) -> None
         result = await relay(engine, engine)
         context = engine.info.context_tokens
     for body in fake.generations[1:]:
-        limit = body.get("max_tokens") or body["options"]["num_predict"]
+        limit = body.get("max_tokens") or body.get("n_predict") or body["options"]["num_predict"]
         length = len(body["prompt"]) if isinstance(body["prompt"], list) else len(body["prompt"]) / 4
         assert length + limit <= context
     assert result.finish_reason == "length"

@@ -38,7 +38,7 @@ class LocalSettings:
 
 
 class LocalServer:
-    """A running server. `close` stops it at once, whatever it is doing."""
+    """A running server. `close` stops it; close the connections to it first, or llama.cpp waits up to 30 s for them."""
 
     def __init__(self, server: Any, endpoint: Endpoint) -> None:
         self._server = server

@@ -74,11 +74,20 @@ class CompletionsEngine:
         return await self._tokenize(prompt=text, add_special_tokens=False) if text else []
 
     async def _tokenize(self, **body: Any) -> list[int]:
-        return (await self.http.post("/tokenize", {"model": self._info.model, **body}))["tokens"]
+        return await self._field("/tokenize", body, "tokens")
 
     async def _detokenize(self, ids: Sequence[int]) -> str:
-        body = {"model": self._info.model, "tokens": ids, "skip_special_tokens": False}
-        return (await self.http.post("/detokenize", body))[self.detokenized]
+        return await self._field(
+            "/detokenize", {"tokens": ids, "skip_special_tokens": False}, self.detokenized
+        )
+
+    async def _field(self, path: str, body: Mapping[str, Any], name: str) -> Any:
+        answer = await self.http.post(path, {"model": self._info.model, **body})
+        try:
+            return answer[name]
+        except (KeyError, TypeError):
+            what = f"{self._info} answered {path} without {name!r}"
+            raise EngineProtocolError(what, engine=self._info.model) from None
 
     async def spell(self, ids: Sequence[int]) -> str:
         """The text of `ids` in the middle of a text: some tokenisers take the blank off the very first token, so it is

@@ -91,6 +91,7 @@ class TextEngine:
         body = {**completion_body(self._info.model, request), "prompt": request.text}
         del body["stream_options"]  # nothing of it is used, and not everybody knows it
         end: Chunk | None = None
+        num_texts = 0
         try:
             async with aclosing(self._http.stream("/v1/completions", body)) as events:
                 async for event in events:
@@ -99,9 +100,13 @@ class TextEngine:
                     choice = event["choices"][0]
                     text: str = choice.get("text") or ""
                     reason = choice.get("finish_reason")
+                    num_texts += bool(text)
                     if reason:
                         text = text.rstrip(INCOMPLETE)
-                        end = Chunk((Piece(text),) if text else (), TurnEnd(self._finish(reason)))
+                        end = Chunk(
+                            (Piece(text),) if text else (),
+                            TurnEnd(self._finish(reason), decode_tokens=num_texts),
+                        )
                     elif text:
                         yield Chunk((Piece(text),))
         except (KeyError, TypeError, AttributeError, IndexError) as error:

@@ -3,7 +3,8 @@
 Ids and text are in step as long as the stop string stays in the text; only a stop string cuts the text. Its stop strings are
 capped at 4 since 0.28, unless VLLM_MAX_STOP_STRINGS is raised: the cap is found by asking for too many, which is refused
 before anything is computed. Matching happens outside of vLLM's engine, which runs a step ahead: so a stop string saves the
-connection and nothing more over closing the stream, and a few of them are enough.
+connection and hardly more over closing the stream, and a few of them are enough. (Measured on two busy cores at 90 ms a
+token: the next turn began 0 to 40 ms later after closing.)
 """
 
 from __future__ import annotations
