@@ -400,5 +400,11 @@ def llama_event(text: str, ids: Sequence[int], count: int) -> dict[str, Any]:
 
 def llama_end(kind: str, count: int, **more: Any) -> dict[str, Any]:
     timings = {"prompt_n": 3, "cache_n": 5, "prompt_ms": 7.0, "predicted_n": count, "predicted_ms": 9.0}
-    end = {"content": "", "tokens": [], "stop": True, "tokens_predicted": count, "timings": timings}
+    end: dict[str, Any] = {
+        "content": "",
+        "tokens": [],
+        "stop": True,
+        "tokens_predicted": count,
+        "timings": timings,
+    }
     return {**end, "stop_type": kind, **more}

@@ -174,7 +174,7 @@ class Run:
                         end = TurnEnd("stop", decode_tokens=received)
                         self._account(ask.author, _timed(end, begun, first))
                         return
-        except EngineError as error:
+        except (EngineError, ContextOverflowError) as error:
             events = generation.small_failed() if ask.author is Author.SMALL else None
             if events is None:
                 raise
@@ -210,7 +210,7 @@ class Run:
         events = generation.small_failed() if generation.author is Author.SMALL else None
         return generation.stop(Reason.LENGTH) if events is None else events
 
-    def _warn_small(self, error: EngineError) -> None:
+    def _warn_small(self, error: RelayError) -> None:
         self._warnings.append(f"the small model failed and the large one went on alone: {error}")
 
 
