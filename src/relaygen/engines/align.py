@@ -47,13 +47,15 @@ class Aligner:
         """The rest. `eos`: the last id is the end-of-text token. `cut`: the text may stop short of the ids. The ids of a
         character that was not completed are left out: they were never shown, and no request may end inside one."""
         if eos and self._ids:
-            self._ids.pop()
+            last = self._ids.pop()
+            if self._text:  # the end token shows only where a model's tokeniser takes it for an ordinary one
+                self._text = self._text.removesuffix(await self._spell([last]))
         if self._ids and (cut or not self._in_step):
             spelt = await self._spell(self._ids)
             if spelt.startswith(self._text.rstrip(INCOMPLETE)):
                 self._text = spelt.rstrip(INCOMPLETE)
         pieces = await self._settle()
-        if self._text:  # cannot be, unless the server spells an id in two ways; the text shown is right
+        if self._text and self._ids:  # cannot be, unless the server spells an id in two ways
             pieces.append(self._take(len(self._ids), self._text))
         elif self._ids and INCOMPLETE not in await self._spell(self._ids):
             pieces.append(self._take(len(self._ids), ""))  # special tokens, which have no text
