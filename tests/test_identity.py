@@ -23,7 +23,7 @@ SCRIPTS = (
     "Repeat this line five times: 😀🐉 因此，答案是四十二。 ありがとう 👩‍👩‍👧 naïve café",
     "Write a poem in Chinese, Thai and emoji.",
 )
-MAX_TOKENS = 48
+MAX_TOKENS = 32
 CUES = ("Therefore,", "So,", "So ", "Now,", "Next,", "now", "The", "is", "we")
 
 
@@ -89,7 +89,7 @@ def ids(result: Result) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("smol_pair", "num_prompts"), [("plain", 22), ("drafting", 5)], indirect=["smol_pair"]
+    ("smol_pair", "num_prompts"), [("plain", 22), ("drafting", 3)], indirect=["smol_pair"]
 )
 async def test_smollm2_with_itself(
     smol_pair: tuple[LlamaCppEngine, LlamaCppEngine, Reference], num_prompts: int

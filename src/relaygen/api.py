@@ -93,7 +93,7 @@ class Options:
 class Relay:
     """A pair of models, opened by `async with`.
 
-    `large` and `small`: a catalogue name, the path of a .gguf file, or the URL of a llama-server. `profile`: a Profile, the
+    `large` and `small`: a catalogue name, the path of a .gguf file, or the URL of a server. `profile`: a Profile, the
     name of a built-in one, or a path; None picks by the names of the models. `policy`: one of POLICIES, or a Policy.
     API keys of servers are read from RELAYGEN_LARGE_API_KEY and RELAYGEN_SMALL_API_KEY. `progress` is called while weights
     are fetched. `profile` and `policy` can be read once the relay is open.

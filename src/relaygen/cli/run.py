@@ -22,7 +22,7 @@ from relaygen.models import resolve
 from relaygen.report.terminal import TextWriter, summary
 from relaygen.types import Message, Result, Sampling
 
-MODEL_HELP = "A name of `relaygen models list`, the path of a .gguf file, or the URL of a llama-server."
+MODEL_HELP = "A name of `relaygen models list`, the path of a .gguf file, or the URL of a server."
 
 
 def run(
