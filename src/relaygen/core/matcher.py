@@ -31,14 +31,18 @@ class CueMatcher:
     An edge of a cue that is a letter or a digit must be a word border: `now` is not found in "know" or "known", and is
     found in "now," one character later, when the comma has come. An edge that is anything else ("So,", "So ", "</think>")
     needs no border. Of the cues decided at the same character the longest wins.
+
+    `borders=False` is how the code released with the paper matches: `now` is found in "know", as soon as its last letter
+    has come.
     """
 
-    def __init__(self, cues: Iterable[str], *, ignore_case: bool = False) -> None:
+    def __init__(self, cues: Iterable[str], *, ignore_case: bool = False, borders: bool = True) -> None:
         self._lower = ignore_case
+        self._borders = borders
         self._original = {lower_same_length(cue) if ignore_case else cue: cue for cue in cues}
         by_length = sorted(self._original, key=len, reverse=True)
-        self._bordered = tuple(cue for cue in by_length if is_word(cue[-1]))
-        self._free = tuple(cue for cue in by_length if not is_word(cue[-1]))
+        self._bordered = tuple(cue for cue in by_length if borders and is_word(cue[-1]))
+        self._free = tuple(cue for cue in by_length if not (borders and is_word(cue[-1])))
         self._free_last = frozenset(cue[-1] for cue in self._free)
         self._keep = max(map(len, by_length), default=0) + 1
         self.begin()
@@ -83,7 +87,7 @@ class CueMatcher:
             start = end - len(cue)
             if start + self._offset < 0 or not buffer.startswith(cue, start):
                 continue
-            if start > 0 and is_word(cue[0]) and is_word(buffer[start - 1]):
+            if self._borders and start > 0 and is_word(cue[0]) and is_word(buffer[start - 1]):
                 continue
             return cue, end
         return None
@@ -161,7 +165,29 @@ def _word_before(left: str) -> str:
     return found.group(1) if found else ""
 
 
-def server_stops(cues: Iterable[str]) -> tuple[str, ...]:
+class PlainSentenceMatcher:
+    """How the code released with the paper ends a sentence: at any of . ! ? or a blank line, at once. So does the dot of
+    3.14. Kept to compare with."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self, before: str = "") -> None:
+        self._offset = 0
+        self._last = ""  # character of this turn
+
+    def feed(self, text: str) -> Match | None:
+        for char in text:
+            self._offset += 1
+            if char in ".!?":
+                return Match(char, self._offset, self._offset)
+            if char == self._last == "\n":
+                return Match("\n\n", self._offset, self._offset)
+            self._last = char
+        return None
+
+
+def server_stops(cues: Iterable[str], *, borders: bool = True) -> tuple[str, ...]:
     """Stop strings that make a server stop where CueMatcher decides, carrying the character of look-ahead.
 
     A superset of the truth on purpose: a server matches inside words too, and such a false stop only continues the turn.
@@ -169,7 +195,7 @@ def server_stops(cues: Iterable[str]) -> tuple[str, ...]:
     """
     stops: dict[str, None] = {}
     for cue in cues:
-        for border in _BORDERS if is_word(cue[-1]) else ("",):
+        for border in _BORDERS if borders and is_word(cue[-1]) else ("",):
             stops[cue + border] = None
     return tuple(stops)
 
@@ -178,3 +204,4 @@ _BORDERS = (" ", ",", ".", "\n", ":", ";", "?", "!", "'", "’", ")", "-", "*", 
 SENTENCE_STOPS = tuple(
     mark + closer + space for mark in ".!?" for closer in ("", ")", '"', "**", "$") for space in " \n"
 ) + ("\n\n", "。", "！", "？")
+PLAIN_SENTENCE_STOPS = (".", "!", "?", "\n\n")

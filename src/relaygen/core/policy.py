@@ -72,6 +72,7 @@ class Policy:
     think: tuple[str, str] | None = None  # the markers that open and close the thinking stage
     answer_cues_in_thinking: bool = False
     ignore_case: bool = False
+    plain: bool = False  # match as the released code does: cues inside words, any dot ends a sentence
     sentence_ends: bool = True
     answer_by: Author = Author.SMALL
     alone_by: Author = Author.LARGE

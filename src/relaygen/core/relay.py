@@ -19,7 +19,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from relaygen.core.matcher import SENTENCE_STOPS, CueMatcher, Match, SentenceMatcher, server_stops
+from relaygen.core.matcher import (
+    PLAIN_SENTENCE_STOPS,
+    SENTENCE_STOPS,
+    CueMatcher,
+    Match,
+    PlainSentenceMatcher,
+    SentenceMatcher,
+    server_stops,
+)
 from relaygen.core.policy import Policy, State
 from relaygen.errors import EngineProtocolError
 from relaygen.types import Author, Chunk, Event, Finish, FinishReason, Piece, Reason, Switch, Token, TurnEnd
@@ -70,7 +78,7 @@ class Generation:
         self._undecided = bool(policy.think) and not opened
         self._close = close
         self._think = CueMatcher([close] if close else [])
-        self._sentences = SentenceMatcher()
+        self._sentences = PlainSentenceMatcher() if policy.plain else SentenceMatcher()
         self._watch(policy.answer_cues if policy.answer_cues_in_thinking or not self._thinking else ())
         self._before = ""
         self._last_small, self._repeats = "", 0
@@ -139,13 +147,14 @@ class Generation:
     # ---- one turn
 
     def _watch(self, answer_cues: tuple[str, ...]) -> None:
-        policy = self.policy
-        self._cues = CueMatcher(policy.cues, ignore_case=policy.ignore_case)
-        self._answers = CueMatcher(answer_cues, ignore_case=policy.ignore_case)
+        policy, borders = self.policy, not self.policy.plain
+        self._cues = CueMatcher(policy.cues, ignore_case=policy.ignore_case, borders=borders)
+        self._answers = CueMatcher(answer_cues, ignore_case=policy.ignore_case, borders=borders)
         close = (self._close,) if self._thinking else ()
+        sentence_stops = PLAIN_SENTENCE_STOPS if policy.plain else SENTENCE_STOPS
         self._stops = {
-            State.LARGE: server_stops((*policy.cues, *answer_cues, *close)),
-            State.SMALL: server_stops((*answer_cues, *close)) + SENTENCE_STOPS,
+            State.LARGE: server_stops((*policy.cues, *answer_cues, *close), borders=borders),
+            State.SMALL: server_stops((*answer_cues, *close), borders=borders) + sentence_stops,
         }
 
     def _begin_turn(self) -> None:
