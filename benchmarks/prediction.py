@@ -4,9 +4,9 @@
 
 The large model of the default pair is stored again as Q8_0 and F16 (dequantised from its Q4_K_M file with the `gguf` package,
 in the cache folder): the larger the file, the dearer a decode step, while reading stays as it was. So these show on a CPU the
-regime of a GPU. Each case: the doctor's examination; then, problem by problem, relay and large alone in turn. The prediction
-is made for the share, the segments and the lengths that the relay came to have; only the speeds are the doctor's. The last
-line is JSON.
+regime of a GPU. Each case: the doctor's examination; then, problem by problem, relay and large alone in turn, the relay with a
+hand-over every 20 tokens, so that there is something to predict. The prediction is made for the share, the segments and the
+lengths that the relay came to have; only the speeds are the doctor's. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.handover import PROBLEMS
 from relaygen import Author, Message, Relay, Result, Sampling, models
 from relaygen.analyse.predict import Speed, Work, alone_ms, break_even_share, relay_ms
-from relaygen.core.policy import alone
+from relaygen.core.policy import alone, alternate
 from relaygen.examine import examine
 from relaygen.run import Run
 
@@ -86,7 +86,7 @@ async def case(name: str, num_problems: int, max_tokens: int, console: Console) 
         console.print(f"{name}: storing the large model again")
         large = await asyncio.to_thread(stored_as, large, kind)
     relay_s = alone_s = relay_predicted = alone_predicted = shares = 0.0
-    async with Relay(large, models.pull("qwen2.5-coder-0.5b"), profile="qwen2.5-coder-1.5b+0.5b") as relay:
+    async with Relay(large, models.pull("qwen2.5-coder-0.5b"), policy=alternate(20)) as relay:
         await relay.generate("Say hello.", max_tokens=8, sampling=GREEDY)  # pages in the weights
         speeds = [(await examine(relay.pair.engines[author])).speed for author in Author]
         for number, problem in enumerate(PROBLEMS[:num_problems], 1):
@@ -118,8 +118,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--problems", type=int, default=3, choices=range(1, len(PROBLEMS) + 1))
-    parser.add_argument("--max-tokens", type=int, default=200)
+    parser.add_argument("--problems", type=int, default=2, choices=range(1, len(PROBLEMS) + 1))
+    parser.add_argument("--max-tokens", type=int, default=120)
     options = parser.parse_args()
     console = Console(stderr=True)
     rows = [asyncio.run(case(name, options.problems, options.max_tokens, console)) for name in options.cases]

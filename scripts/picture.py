@@ -12,9 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
+from rich.text import Text
 
-from relaygen import Relay, Sampling
-from relaygen.report.terminal import TextWriter, summary
+from relaygen import Relay, Sampling, Switch, Token
+from relaygen.report.terminal import MARKS, STYLES, TextWriter, printable, summary
 
 PROBLEM = (
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
@@ -24,14 +25,22 @@ OUT = Path(__file__).parents[1] / "docs" / "demo.svg"
 
 
 async def record(console: Console) -> None:
+    text = Text()
     async with Relay() as relay:
         run = relay.stream(PROBLEM, sampling=Sampling(temperature=0))
-        writer = TextWriter(console)
-        writer.legend(run.models)
+        TextWriter(console).legend(run.models)
         async for event in run.events():
-            writer.event(event)
-        console.print()
-        console.print(summary(run.result()))
+            match event:
+                case Token():
+                    text.append(printable(event.text), STYLES[event.author])
+                case Switch() if event.to is not event.author:
+                    text.append(MARKS[event.to], f"bold {STYLES[event.to]}")
+                case _:
+                    pass
+    # At once, not token by token: only so does the recording wrap long lines as a terminal does.
+    console.print(text)
+    console.print()
+    console.print(summary(run.result()))
 
 
 def main() -> None:

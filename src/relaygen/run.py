@@ -168,11 +168,11 @@ class Run:
                         self._note(event)
                         yield event
                     if chunk.end:
-                        self._account(ask.author, _timed(chunk.end, begun, first))
+                        self._account(ask.author, _timed(chunk.end, begun, first), begun)
                     elif generation.turn_over and received < max_tokens:
                         # Otherwise the engine ends by itself at this very token, and the connection can be kept.
                         end = TurnEnd("stop", decode_tokens=received)
-                        self._account(ask.author, _timed(end, begun, first))
+                        self._account(ask.author, _timed(end, begun, first), begun)
                         return
         except (EngineError, ContextOverflowError) as error:
             events = generation.small_failed() if ask.author is Author.SMALL else None
@@ -188,8 +188,9 @@ class Run:
             for author, ledger in self._ledgers.items():
                 ledger.write(event.token_ids, event.text, own=author is event.author)
 
-    def _account(self, author: Author, end: TurnEnd) -> None:
+    def _account(self, author: Author, end: TurnEnd, begun: float) -> None:
         t = self._timings[author]
+        own_ms = (time.perf_counter() - begun) * 1000 - end.prefill_ms - end.decode_ms
         at_handover = end.prefill_ms if self._num_requests else 0.0
         self._num_requests += 1
         self._timings[author] = EngineTimings(
@@ -201,6 +202,7 @@ class Run:
             # The first token of a request comes out of its prefill.
             decode_steps=t.decode_steps + max(0, end.decode_tokens - 1),
             decode_ms=t.decode_ms + end.decode_ms,
+            own_ms=t.own_ms + own_ms,
             draft_tokens=t.draft_tokens + end.draft_tokens,
             draft_accepted_tokens=t.draft_accepted_tokens + end.draft_accepted_tokens,
         )

@@ -183,6 +183,7 @@ class EngineTimings:
     handover_prefill_ms: float = 0.0  # the part of prefill_ms that is not the first request of the generation
     decode_steps: int = 0  # the first token of each request comes out of its prefill, not of a step
     decode_ms: float = 0.0
+    own_ms: float = 0.0  # what the requests took beside: our code, HTTP, the operating system
     draft_tokens: int = 0
     draft_accepted_tokens: int = 0
 
@@ -193,7 +194,7 @@ class EngineTimings:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Milliseconds. own_ms is what the engines do not account for: our code, HTTP, the operating system."""
+    """Milliseconds. own_ms is what the engines do not account for, the rendering of the prompts included."""
 
     total_ms: float = 0.0
     large: EngineTimings = field(default_factory=EngineTimings)

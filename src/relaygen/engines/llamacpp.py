@@ -213,10 +213,12 @@ class _Reader:
         kind = event["stop_type"]
         if kind not in _FINISH:
             raise EngineProtocolError(f"{self._engine.info} ended with stop_type {kind!r}")
-        if kind == "eos":
-            if self._held and self._held[-1] is not None:
-                self._held.pop()
-            pieces = await self._settle() if self._text else await self._spelt()
+        if kind == "eos" and self._held and self._held[-1] is not None:
+            self._held.pop()
+        if kind != "word" and self._text:  # shown as it is: no stop string has cut it
+            pieces = await self._settle()
+            if kind == "limit":
+                pieces += [Piece("", (token_id,)) for token_id in self._held if token_id is not None]
         else:
             pieces = await self._spelt(event.get("stopping_word") or "")
         return Chunk(tuple(pieces), _turn_end(event, _FINISH[kind]))
