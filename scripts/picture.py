@@ -25,20 +25,23 @@ OUT = Path(__file__).parents[1] / "docs" / "demo.svg"
 
 
 async def record(console: Console) -> None:
-    text = Text()
+    stretches: list[tuple[str, str]] = []  # (text, style), neighbours of one style together
     async with Relay() as relay:
         run = relay.stream(PROBLEM, sampling=Sampling(temperature=0))
         TextWriter(console).legend(run.models)
         async for event in run.events():
             match event:
                 case Token():
-                    text.append(printable(event.text), STYLES[event.author])
+                    added = printable(event.text), STYLES[event.author]
                 case Switch() if event.to is not event.author:
-                    text.append(MARKS[event.to], f"bold {STYLES[event.to]}")
+                    added = MARKS[event.to], f"bold {STYLES[event.to]}"
                 case _:
-                    pass
+                    continue
+            if stretches and stretches[-1][1] == added[1]:
+                added = stretches.pop()[0] + added[0], added[1]
+            stretches.append(added)
     # At once, not token by token: only so does the recording wrap long lines as a terminal does.
-    console.print(text)
+    console.print(Text.assemble(*stretches))
     console.print()
     console.print(summary(run.result()))
 
@@ -52,6 +55,7 @@ def main() -> None:
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace(
         "Fira Code", "DejaVu Sans Mono, Menlo, Consolas"
     )
+    svg = svg.replace("<text ", '<text xml:space="preserve" ')
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(svg + "\n")
     print(OUT)
