@@ -123,7 +123,12 @@ CATALOGUE: Final = {
 PAIRS: Final = {
     pair.name: pair
     for pair in (
-        Pair("default", large="qwen2.5-coder-1.5b", small="qwen2.5-coder-0.5b", profile="qwen2.5-coder-1.5b+0.5b"),
+        Pair(
+            "default",
+            large="qwen2.5-coder-1.5b",
+            small="qwen2.5-coder-0.5b",
+            profile="qwen2.5-coder-1.5b+0.5b",
+        ),
         Pair("qwen3-8b", large="qwen3-8b", small="qwen3-0.6b", profile="qwen3-32b+qwen3-1.7b"),
         Pair("qwen3-32b", large="qwen3-32b", small="qwen3-1.7b", profile="qwen3-32b+qwen3-1.7b"),
     )

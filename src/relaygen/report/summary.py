@@ -14,7 +14,9 @@ def large_alone_ms(result: Result) -> float | None:
     per_token = large.decode_ms_per_token
     if per_token is None:
         return None
-    return large.prefill_ms - large.handover_prefill_ms + per_token * max(0, result.usage.completion_tokens - 1)
+    return (
+        large.prefill_ms - large.handover_prefill_ms + per_token * max(0, result.usage.completion_tokens - 1)
+    )
 
 
 def lost_at_handovers_ms(result: Result) -> float:
@@ -36,13 +38,19 @@ def rows(result: Result) -> list[Row]:
             out.append((author.value, f"{tokens} tokens, {share:.0%}{_speed(engine)}"))
     small = turns[Author.SMALL]
     if len(result.segments) > 1:
-        mean = f", the small model's {usage.small_tokens / len(small):.0f} tokens long on average" if small else ""
+        mean = (
+            f", the small model's {usage.small_tokens / len(small):.0f} tokens long on average"
+            if small
+            else ""
+        )
         out.append(("turns", f"{len(result.segments)}{mean}"))
     out.append(("time", _seconds(timings.total_ms)))
     if result.handovers:
         lost = lost_at_handovers_ms(result)
         own = f"of which ours {timings.own_ms:.0f} ms"
-        out.append(("lost at hand-overs", f"{_seconds(lost)} ({lost / max(1.0, timings.total_ms):.0%}), {own}"))
+        out.append(
+            ("lost at hand-overs", f"{_seconds(lost)} ({lost / max(1.0, timings.total_ms):.0%}), {own}")
+        )
         alone = large_alone_ms(result)
         if alone:
             ratio = alone / max(1.0, timings.total_ms)
@@ -52,7 +60,10 @@ def rows(result: Result) -> list[Row]:
         if engine.draft_tokens:
             rate = engine.draft_accepted_tokens / engine.draft_tokens
             out.append(
-                (f"{author} drafts", f"{engine.draft_accepted_tokens} of {engine.draft_tokens} accepted ({rate:.0%})")
+                (
+                    f"{author} drafts",
+                    f"{engine.draft_accepted_tokens} of {engine.draft_tokens} accepted ({rate:.0%})",
+                )
             )
     out.append(("ended", _ENDED[result.finish_reason]))
     return out
