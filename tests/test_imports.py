@@ -24,10 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "local": {"errors", "gguf", "engines"},
     "run": {"types", "errors", "core", "engines"},
     "trace": {"types", "errors"},
-    "analyse": {"types", "errors", "core", "profile"},
+    "analyse": {"types", "errors", "core", "profile", "trace"},
     "examine": {"types", "errors", "engines", "analyse"},
     "api": {"types", "errors", "core", "profile", "models", "engines", "local", "run"},
-    "report": {"types"},
+    "report": {"types", "trace", "analyse"},
     "cli": {
         "types",
         "errors",

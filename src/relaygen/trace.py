@@ -1,21 +1,26 @@
 """Generations <-> JSON Lines: the joint between what ran and what is said about it.
 
-One line is one generation, with `format` first. Readers take lines of this format version and plain recorded traces, which
-have at least `text`.
+One line is one generation, with `format` first. `read` takes lines of this format version, and plain recorded traces: at
+least `text`, and any of id, model, problem, num_tokens, token_ids, and token_texts (the text of each id).
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
+from pydantic import BaseModel, Field, ValidationError
 
 from relaygen.errors import UserError
-from relaygen.types import EngineTimings, Result
+from relaygen.types import EngineTimings, Piece, Result
 
 FORMAT = 1
+
+
+# --- writing
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -69,3 +74,98 @@ def _append(path: Path, data: bytes) -> None:
             file.write(data)
     except OSError as error:
         raise UserError(f"cannot write the trace to {path}: {error.strerror}") from None
+
+
+# --- reading
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded generation. `num_tokens` is 0 where nobody counted, `pieces` empty where the text of the single tokens is
+    not known."""
+
+    id: str
+    text: str
+    model: str = ""
+    problem: str = ""
+    num_tokens: int = 0
+    token_ids: tuple[int, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+
+
+def read(path: Path) -> Iterator[Trace]:
+    """The traces of a file, one at a time. Every fault is a UserError that names file and line."""
+    empty = True
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if content := line.removeprefix(b"\xef\xbb\xbf").strip():
+                    empty = False
+                    yield _trace(content, f"{path.name}:{number}", f"{path}, line {number}")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if empty:
+        raise UserError(f"{path}: there are no traces in it")
+
+
+class _Plain(BaseModel):
+    text: str = Field(min_length=1)
+    id: str | int | None = None
+    model: str | None = None
+    problem: str | None = None
+    num_tokens: int | None = Field(None, ge=0)
+    token_ids: tuple[int, ...] | None = None
+    token_texts: tuple[str, ...] | None = None
+
+
+class _Segment(BaseModel):
+    token_ids: tuple[int, ...]
+
+
+class _Metadata(BaseModel):
+    models: dict[str, str] = Field(default_factory=dict[str, str])
+
+
+class _Ours(_Plain):
+    segments: tuple[_Segment, ...]
+    metadata: _Metadata
+
+
+def _trace(line: bytes, name: str, where: str) -> Trace:
+    try:
+        value: object = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: not a trace, which is a JSON object")
+    fields = cast("dict[str, Any]", value)
+    version = fields.get("format", FORMAT)
+    if version != FORMAT:
+        shown = orjson.dumps(version).decode()[:20]
+        raise UserError(
+            f"{where}: trace format {shown} is not known: this release of relaygen reads format {FORMAT}"
+        )
+    if not fields.get("text"):
+        raise UserError(f'{where}: no "text" in it')
+    try:
+        found = (_Ours if "format" in fields else _Plain).model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(f'{where}: "{key}": {first["msg"]}') from None
+    ids, model = found.token_ids or (), found.model or ""
+    if isinstance(found, _Ours):
+        ids = ids or tuple(i for segment in found.segments for i in segment.token_ids)
+        model = model or " + ".join(found.metadata.models.values())
+    texts = found.token_texts or ()
+    if texts and (len(texts) != len(ids) or "".join(texts) != found.text):
+        raise UserError(f'{where}: "token_texts" must hold one text an id, which add up to "text"')
+    return Trace(
+        id=name if found.id is None else str(found.id),
+        text=found.text,
+        model=model,
+        problem=found.problem or "",
+        num_tokens=len(ids) or found.num_tokens or 0,
+        token_ids=ids,
+        pieces=tuple(Piece(text, (i,)) for text, i in zip(texts, ids, strict=True)),
+    )

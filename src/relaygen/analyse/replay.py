@@ -1,0 +1,135 @@
+"""What a policy would do to a text that is already written: who would have written which part. Pure.
+
+The text is given to `core.relay.Generation` as if the model whose turn it is had just written it. For the large model's own
+text that is exact; beyond, it is an estimate, since the small model would have gone on with other words. For the same reason
+the guard against a small model in a loop is off: what this text repeats, the small model did not.
+
+Where the text of the single tokens is known, a text is taken token by token. Else characters are counted, CHARS_PER_TOKEN to
+a token, and turns are cut between any two of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from relaygen.core.policy import Policy, State
+from relaygen.core.relay import CHARS_PER_TOKEN, Generation
+from relaygen.trace import Trace
+from relaygen.types import Author, Chunk, Piece, Reason, Switch, Token
+
+_NEVER = 2**60
+_READ_PIECES = 64  # at a time; those behind the end of a turn are read again
+_STRETCH_CHARS = 32  # of quiet text in one piece: a cap on a turn may be passed by so much
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """`text[start:end]`, by `author`. `reason` is None where the text ends before the turn does."""
+
+    author: Author
+    start: int
+    end: int
+    num_tokens: int  # 0 where characters are counted
+    answer: bool  # of the answer stage
+    reason: Reason | None
+    cue: str | None
+
+    @property
+    def num_chars(self) -> int:
+        return self.end - self.start
+
+
+def replay(policy: Policy, trace: Trace) -> list[Turn]:
+    """The turns add up to the text of the trace."""
+    policy = replace(policy, max_repeats=_NEVER)
+    pieces: Sequence[Piece] = trace.pieces
+    if not pieces:
+        policy = _in_characters(policy)
+        pieces = list(_cut(trace.text, policy))
+    generation = Generation(policy, max_tokens=_NEVER, opened=_opened(policy, trace.text))
+    return list(_turns(generation, pieces, counted=bool(trace.pieces)))
+
+
+def _turns(generation: Generation, pieces: Sequence[Piece], *, counted: bool) -> Iterator[Turn]:
+    piece = end = 0  # what has been written, in pieces and in characters
+    while piece < len(pieces) and generation.next_ask():
+        state, first, start = generation.state, piece, end
+        last: Switch | None = None
+        while piece < len(pieces) and not generation.turn_over:
+            for event in generation.feed(Chunk(tuple(pieces[piece : piece + _READ_PIECES]))):
+                if isinstance(event, Token):
+                    piece, end = piece + 1, end + len(event.text)
+                elif isinstance(event, Switch):
+                    last = event
+        yield Turn(
+            generation.policy.author(state),
+            start,
+            end,
+            piece - first if counted else 0,
+            state is State.ANSWER,
+            last.reason if last else None,
+            last.cue if last else None,
+        )
+
+
+def _opened(policy: Policy, text: str) -> bool:
+    """Whether the prompt had opened the thinking, as some chat templates do: then only its end is in the text."""
+    opening, close = policy.think or ("", "")
+    return bool(close) and close in text and not text.lstrip().startswith(opening)
+
+
+# --- text of which only the characters are known
+
+
+def _in_characters(policy: Policy) -> Policy:
+    """Every limit of the policy, in characters."""
+
+    def chars(tokens: int | None) -> int | None:
+        return None if tokens is None else tokens * CHARS_PER_TOKEN
+
+    return replace(
+        policy,
+        min_large_tokens=policy.min_large_tokens * CHARS_PER_TOKEN,
+        max_large_tokens=chars(policy.max_large_tokens),
+        max_small_tokens=chars(policy.max_small_tokens),
+    )
+
+
+def _cut(text: str, policy: Policy) -> Iterator[Piece]:
+    """`text` in pieces that count as many tokens as they have characters.
+
+    Character by character it would be right, and take a minute for 5 MB. So it is that only where a matcher may come to a
+    decision; the quiet stretches between go in whole.
+    """
+    decisive = _decisive(policy)
+    at = 0
+    found = decisive.search(text)
+    while found:
+        start, end = found.span()
+        yield from _quiet(text, at, start)
+        at = max(at, start)
+        yield from (Piece(char, (0,)) for char in text[at : end + 1])
+        at = max(at, min(end + 1, len(text)))
+        found = decisive.search(text, start + 1)  # the next one may begin within this one
+    yield from _quiet(text, at, len(text))
+
+
+def _quiet(text: str, start: int, end: int) -> Iterator[Piece]:
+    for at in range(start, end, _STRETCH_CHARS):
+        part = text[at : min(at + _STRETCH_CHARS, end)]
+        yield Piece(part, (0,) * len(part))
+
+
+# Where a sentence may end: a mark or what may close behind it, then white space; a blank line; a mark of an unspaced script.
+_ENDS = (r"[^\w\s,:;=+-](?=\s)", r"_(?=\s)", r"\n[ \t\r]*(?=\n)", "[。！？｡]")
+_PLAIN_ENDS = ("[.!?]", r"\n\n")
+
+
+def _decisive(policy: Policy) -> re.Pattern[str]:
+    """Matches what may lead to a decision at one of its characters or the one after it; rather too much than too little."""
+    words = (*policy.cues, *policy.answer_cues, *(policy.think or ()))
+    cues = (re.escape(word) for word in sorted(words, key=len, reverse=True))
+    ends = _PLAIN_ENDS if policy.plain else _ENDS
+    return re.compile("|".join((*cues, *ends)), re.IGNORECASE if policy.ignore_case else 0)
