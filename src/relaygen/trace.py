@@ -151,13 +151,13 @@ def _trace(line: bytes, name: str, where: str) -> Trace:
         found = (_Ours if "format" in fields else _Plain).model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UserError(f'{where}: "{key}": {first["msg"]}') from None
+        key, what = ".".join(map(str, first["loc"])), first["msg"]
+        raise UserError(f'{where}: "{key}": {what[:1].lower()}{what[1:]}') from None
     ids, model = found.token_ids or (), found.model or ""
     if isinstance(found, _Ours):
         ids = ids or tuple(i for segment in found.segments for i in segment.token_ids)
         model = model or " + ".join(found.metadata.models.values())
-    texts = found.token_texts or ()
+    texts = found.token_texts or ()  # none, or as many as ids
     if texts and (len(texts) != len(ids) or "".join(texts) != found.text):
         raise UserError(f'{where}: "token_texts" must hold one text an id, which add up to "text"')
     return Trace(
@@ -167,5 +167,5 @@ def _trace(line: bytes, name: str, where: str) -> Trace:
         problem=found.problem or "",
         num_tokens=len(ids) or found.num_tokens or 0,
         token_ids=ids,
-        pieces=tuple(Piece(text, (i,)) for text, i in zip(texts, ids, strict=True)),
+        pieces=tuple(Piece(text, (i,)) for text, i in zip(texts, ids, strict=False)),
     )

@@ -53,21 +53,21 @@ def replay(policy: Policy, trace: Trace) -> list[Turn]:
 
 
 def _turns(generation: Generation, pieces: Sequence[Piece], *, counted: bool) -> Iterator[Turn]:
-    piece = end = 0  # what has been written, in pieces and in characters
+    piece = end = tokens = 0  # what has been written, in pieces, characters and tokens
     while piece < len(pieces) and generation.next_ask():
-        state, first, start = generation.state, piece, end
+        state, first, start = generation.state, tokens, end
         last: Switch | None = None
         while piece < len(pieces) and not generation.turn_over:
             for event in generation.feed(Chunk(tuple(pieces[piece : piece + _READ_PIECES]))):
                 if isinstance(event, Token):
-                    piece, end = piece + 1, end + len(event.text)
+                    piece, end, tokens = piece + 1, end + len(event.text), tokens + len(event.token_ids)
                 elif isinstance(event, Switch):
                     last = event
         yield Turn(
             generation.policy.author(state),
             start,
             end,
-            piece - first if counted else 0,
+            tokens - first if counted else 0,
             state is State.ANSWER,
             last.reason if last else None,
             last.cue if last else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -73,13 +73,12 @@ def replay(
     rules = replace(make_policy(policy, chosen), plain=match == "plain")
     engines = _speeds(speeds, prefill, handover_ms)
     if html:
-        _check_writable(html, files)
+        _check_page(html, files)
     traces = chain.from_iterable(map(trace.read, files))
     found = replay_all(rules, traces, engines, keep_text=html is not None)
     title = f"{chosen.name}, policy {policy}, match {match}"
     if html:
-        with html.open("w", encoding="utf-8") as out:
-            out.writelines(page(f"relaygen replay: {title}", rows(found), found.each))
+        _write_page(html, page(f"relaygen replay: {title}", rows(found), found.each))
     if json:
         report = {"profile": chosen.name, "policy": policy, "match": match, **_as_json(found)}
         sys.stdout.buffer.write(orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
@@ -129,12 +128,18 @@ def _of_doctor(path: Path) -> Speeds:
         raise UserError(f"{path} is not what `relaygen doctor --json` prints") from None
 
 
-def _check_writable(html: Path, files: Sequence[Path]) -> None:
-    """Before the work; and not over the traces."""
+def _check_page(html: Path, files: Sequence[Path]) -> None:
+    """Before the work; and never over the traces."""
     if html.resolve() in [path.resolve() for path in files]:
         raise UserError(f"--html {html} is one of the traces: give it another name")
+    if html.is_dir() or not html.parent.is_dir():
+        raise UserError(f"cannot write {html}: it must be a file in a folder that is there")
+
+
+def _write_page(html: Path, parts: Iterable[str]) -> None:
     try:
-        html.open("a").close()
+        with html.open("w", encoding="utf-8") as out:
+            out.writelines(parts)
     except OSError as error:
         raise UserError(f"cannot write {html}: {error.strerror}") from None
 
