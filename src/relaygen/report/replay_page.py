@@ -131,7 +131,11 @@ const show = () => {
   for (const link of links) link.removeAttribute("aria-current");
   links[here()].setAttribute("aria-current", "true");
 };
-addEventListener("hashchange", () => { show(); scrollTo(0, 0); });
+addEventListener("hashchange", () => {
+  show();
+  links[here()].focus(); // following a link within the page takes the focus away
+  scrollTo(0, 0);
+});
 addEventListener("keydown", event => {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   const inList = document.activeElement.closest("nav");
@@ -139,7 +143,6 @@ addEventListener("keydown", event => {
   const next = step && links[here() + step];
   if (!next) return;
   event.preventDefault();
-  next.focus();
   next.click();
 });
 show();
