@@ -63,6 +63,7 @@ ENGINE_KEYS = {
     "handover_prefill_ms",
     "decode_steps",
     "decode_ms",
+    "own_ms",
     "draft_tokens",
     "draft_accepted_tokens",
 }
