@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import exp
 from typing import Any, Literal
 
 from relaygen.errors import UserError
@@ -43,8 +44,14 @@ FinishReason = Literal["stop", "length", "stopped", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """`extra` holds the other fields of OpenAI's API that a chat template may read: tool_calls, tool_call_id, name."""
+
     role: str
     content: str
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"role": self.role, "content": self.content, **self.extra}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +87,40 @@ _SAMPLING_RANGES = (
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token the model thought of, with its natural log probability before sampling."""
+
+    text: str
+    logprob: float
+    token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Of one written (or scored) token; `top` are the likeliest at its place, best first, as many as were asked for."""
+
+    logprob: float
+    top: tuple[Candidate, ...] = ()
+
+    @property
+    def margin(self) -> float | None:
+        """p(top-1) - p(top-2), 0 to 1. None with fewer than two candidates."""
+        if len(self.top) < 2:
+            return None
+        return exp(self.top[0].logprob) - exp(self.top[1].logprob)
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """The smallest stretch of output whose text is known exactly: one token, or a few that share a character.
 
-    Without token ids (text-only engines, recorded text) a piece may be cut anywhere between characters.
+    Without token ids (text-only engines, recorded text) a piece may be cut anywhere between characters. `logprobs`, where
+    asked for, has one entry an id.
     """
 
     text: str
     token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +153,7 @@ class Token:
     text: str
     token_ids: tuple[int, ...]
     stage: Literal["reasoning", "answer"]
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

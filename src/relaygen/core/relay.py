@@ -185,7 +185,7 @@ class Generation:
         if drop:
             self._end_turn(Reason.SENTENCE, events)
             return
-        events.append(Token(self.author, piece.text, piece.token_ids, self.stage))
+        events.append(Token(self.author, piece.text, piece.token_ids, self.stage, piece.logprobs))
         self.written_tokens += cost
         self._turn_tokens += cost
         self._ask_tokens += cost

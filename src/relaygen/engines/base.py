@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from relaygen.types import Chunk, Message, Sampling
+
+Tools = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,12 @@ class EngineInfo:
 @dataclass(frozen=True, slots=True)
 class Request:
     """Continue `ids` by at most `max_tokens` tokens, or to the first of `stops`, or to the model's own end. A text-only
-    engine is given `text` in place of ids."""
+    engine is given `text` in place of ids.
+
+    `stop_ids`: whole tokens at which the engine may end the request too, where the dialect can (ignored elsewhere: the
+    matchers are the judge). `top_logprobs`: how many candidates to give at each token; 0 gives the log probability of the
+    written token alone, None nothing. `schema`: a JSON schema that the text must follow, {} for any JSON object. UserError
+    from an engine that cannot do what `top_logprobs` or `schema` ask."""
 
     ids: Sequence[int]
     max_tokens: int
@@ -36,6 +43,9 @@ class Request:
     sampling: Sampling
     seed: int
     text: str = ""
+    stop_ids: tuple[int, ...] = ()
+    top_logprobs: int | None = None
+    schema: Mapping[str, Any] | None = None
 
 
 class Session(Protocol):
@@ -51,9 +61,9 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo: ...
 
-    async def render(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
+    async def render(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[str, list[int]]:
         """The prompt by the engine's own chat template, ready for the assistant's answer: as text and as ids (none from a
-        text-only engine)."""
+        text-only engine). `tools` are definitions as in OpenAI's API; UserError where they cannot be given."""
         ...
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]:

@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, ClassVar, Literal, Self
 
 from relaygen.engines.align import Aligner
-from relaygen.engines.base import EngineInfo, Request
+from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.http import Endpoint, Http
 from relaygen.engines.stops import MANY, StopChoice
 from relaygen.errors import EngineCutError, EngineError, EngineProtocolError, UserError
@@ -65,9 +65,10 @@ class CompletionsEngine:
     async def close(self) -> None:
         await self.http.close()
 
-    async def render(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
-        chat = [{"role": m.role, "content": m.content} for m in messages]
-        ids = await self._tokenize(messages=chat, add_generation_prompt=True)
+    async def render(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[str, list[int]]:
+        chat = [m.to_json() for m in messages]
+        given = {"tools": tools} if tools else {}
+        ids = await self._tokenize(messages=chat, add_generation_prompt=True, **given)
         return await self._detokenize(ids), ids
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]:

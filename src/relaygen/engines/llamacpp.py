@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from relaygen.engines.base import EngineInfo, Request
+from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.http import Endpoint, Http
 from relaygen.errors import EngineCutError, EngineProtocolError
 from relaygen.types import Chunk, Message, Piece, TurnEnd
@@ -60,8 +60,10 @@ class LlamaCppEngine:
     async def close(self) -> None:
         await self._http.close()
 
-    async def render(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
-        body = {"messages": [{"role": m.role, "content": m.content} for m in messages]}
+    async def render(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[str, list[int]]:
+        body: dict[str, Any] = {"messages": [m.to_json() for m in messages]}
+        if tools:
+            body["tools"] = tools
         text: str = (await self._http.post("/apply-template", body))["prompt"]
         return text, await self._ids(text, add_special=True, parse_special=True)
 

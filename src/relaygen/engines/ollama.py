@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from relaygen.engines.align import INCOMPLETE
-from relaygen.engines.base import EngineInfo, Request
+from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.http import Endpoint, Http
 from relaygen.errors import EngineCutError, EngineProtocolError, UserError
 from relaygen.types import Chunk, Message, Piece, TurnEnd
@@ -51,10 +51,17 @@ class OllamaEngine:
     async def close(self) -> None:
         await self._http.close()
 
-    async def render(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
-        chat = [{"role": m.role, "content": m.content} for m in messages]
+    async def render(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[str, list[int]]:
+        chat = [m.to_json() for m in messages]
         # One token, in case that it does not know the field and answers.
-        body = {"messages": chat, "stream": False, "_debug_render_only": True, **self._common(num_predict=1)}
+        body: dict[str, Any] = {
+            "messages": chat,
+            "stream": False,
+            "_debug_render_only": True,
+            **self._common(num_predict=1),
+        }
+        if tools:
+            body["tools"] = tools
         answer = await self._http.post("/api/chat", body)
         try:
             return answer["_debug_info"]["rendered_template"], []

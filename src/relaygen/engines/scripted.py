@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from relaygen.engines.base import EngineInfo, Request
+from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.types import Chunk, Message, Piece, TurnEnd
 
 
@@ -47,7 +47,7 @@ class ScriptedEngine:
     def info(self) -> EngineInfo:
         return self._info
 
-    async def render(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
+    async def render(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[str, list[int]]:
         return self.PROMPT, [0]
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]:

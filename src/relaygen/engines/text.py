@@ -15,7 +15,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from relaygen.engines.align import INCOMPLETE
-from relaygen.engines.base import EngineInfo, Request
+from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.completions import completion_body, served_model
 from relaygen.engines.http import Endpoint, Http
 from relaygen.errors import EngineCutError, EngineError, EngineProtocolError, EngineRefusedError, UserError
@@ -65,11 +65,10 @@ class TextEngine:
     async def close(self) -> None:
         await self._http.close()
 
-    async def render(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
-        body = {
-            "model": self._info.model,
-            "messages": [{"role": m.role, "content": m.content} for m in messages],
-        }
+    async def render(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[str, list[int]]:
+        body: dict[str, Any] = {"model": self._info.model, "messages": [m.to_json() for m in messages]}
+        if tools:
+            body["tools"] = tools
         for path, field in _TEMPLATES:
             try:
                 return (await self._http.post(path, body))[field], []
