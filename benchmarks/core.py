@@ -17,9 +17,9 @@ from collections.abc import Callable
 import orjson
 
 from relaygen import profile
-from relaygen.api import make_policy
 from relaygen.core.ledger import Ledger
 from relaygen.core.relay import Generation, turn_seed
+from relaygen.strategies import make_policy
 from relaygen.types import Chunk, Piece
 
 TEXT = (

@@ -18,7 +18,19 @@ import pytest
 import pytest_asyncio
 
 import relaygen
-from relaygen import Author, Finish, Message, Options, Relay, Result, Sampling, SyncRelay, Token, api
+from relaygen import (
+    Author,
+    Finish,
+    Message,
+    Options,
+    Relay,
+    Result,
+    Sampling,
+    SyncRelay,
+    Token,
+    api,
+    strategies,
+)
 from relaygen.errors import ContextOverflowError, EngineError, ProfileError, UserError, WeightsError
 from relaygen.local import LocalSettings
 from relaygen.profile import Profile
@@ -129,7 +141,7 @@ async def test_a_seed_repeats_an_answer(relay: Relay) -> None:
 
 @pytest.mark.weights
 async def test_an_early_break_stops_the_engine(relay: Relay) -> None:
-    relay.policy = api.make_policy("large", CUES)  # it would not end by itself
+    relay.policy = strategies.make_policy("large", CUES)  # it would not end by itself
     run = relay.stream(STORY, max_tokens=900)
     shown = ""
     async with aclosing(run.events()) as events:
@@ -147,7 +159,7 @@ async def test_an_early_break_stops_the_engine(relay: Relay) -> None:
 
 @pytest.mark.weights
 async def test_a_cancelled_task_stops_the_engine(relay: Relay) -> None:
-    relay.policy = api.make_policy("large", CUES)
+    relay.policy = strategies.make_policy("large", CUES)
     task = asyncio.create_task(relay.generate(STORY, max_tokens=900))
     while not (num_tokens := await decoded(relay)):
         assert not task.done()

@@ -26,7 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trace": {"types", "errors"},
     "analyse": {"types", "errors", "core", "profile", "trace"},
     "examine": {"types", "errors", "engines", "analyse"},
-    "api": {"types", "errors", "core", "profile", "models", "engines", "local", "run"},
+    "strategies": {"types", "errors", "core", "profile"},
+    "api": {"types", "errors", "core", "profile", "strategies", "models", "engines", "local", "run"},
     "report": {"types", "trace", "analyse"},
     "cli": {
         "types",
@@ -35,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engines",
         "models",
         "profile",
+        "strategies",
         "report",
         "trace",
         "run",
@@ -42,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "examine",
         "",
     },
-    "": {"api", "errors", "run", "types"},
+    "": {"api", "errors", "run", "strategies", "types"},
     "__main__": {"cli"},
 }
 

@@ -215,7 +215,7 @@ def test_the_end_of_text_in_a_segment_is_for_the_large_model_to_confirm() -> Non
     assert generation.feed(Chunk((Piece(" 4", (1,)),), TurnEnd("eos")))[-1] == Switch(
         Author.SMALL, Author.LARGE, Reason.EOS
     )
-    assert generation.state is State.LARGE
+    assert generation.state is State.LEAD
 
 
 def test_a_false_stop_and_a_cut_character_continue_the_turn() -> None:

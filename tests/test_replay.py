@@ -15,13 +15,13 @@ from relaygen import profile, trace
 from relaygen.analyse.predict import Speed, Work, relay_ms
 from relaygen.analyse.replay import Turn, replay
 from relaygen.analyse.tally import Tally, replay_all
-from relaygen.api import make_policy
 from relaygen.core.matcher import CueMatcher, PlainSentenceMatcher
 from relaygen.core.policy import Policy, alone, phase, segment
 from relaygen.core.relay import Generation
 from relaygen.errors import UserError
 from relaygen.report.replay import rows
 from relaygen.report.replay_page import page
+from relaygen.strategies import make_policy
 from relaygen.trace import Trace
 from relaygen.types import Author, Piece
 from tests.conftest import shared_lines

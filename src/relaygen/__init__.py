@@ -1,8 +1,9 @@
 """RelayGen: one answer, two models. A large and a small language model take turns writing it."""
 
-from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, POLICIES, Options, Relay, SyncRelay, SyncRun
+from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options, Relay, SyncRelay, SyncRun
 from relaygen.errors import RelayError
 from relaygen.run import Run
+from relaygen.strategies import POLICIES
 from relaygen.types import (
     Author,
     EngineTimings,

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from relaygen import profile as profiles
-from relaygen.core import policy as policies
+from relaygen import strategies
 from relaygen.core.policy import Policy
 from relaygen.engines.base import Engine
 from relaygen.engines.open import is_url, open_engine
@@ -37,40 +37,9 @@ from relaygen.types import Author, Event, Message, Result, Sampling
 
 DEFAULT_LARGE = "qwen2.5-coder-1.5b"
 DEFAULT_SMALL = "qwen2.5-coder-0.5b"
-POLICIES = ("segment", "phase", "large", "small")
 
 Prompt = str | Sequence[Message]
 T = TypeVar("T")
-
-
-def make_policy(name: str, profile: Profile) -> Policy:
-    """The policy `name` (one of POLICIES) with the cues and limits of `profile`."""
-    think = (profile.think.open, profile.think.close) if profile.think else None
-    limits = profile.limits
-    match name:
-        case "segment":
-            return policies.segment(
-                profile.cues,
-                answer_cues=profile.answer_cues,
-                think=think,
-                answer_by=Author(profile.answer_by),
-                min_large_tokens=limits.min_large_tokens,
-                max_small_tokens=limits.max_small_tokens,
-                max_repeats=limits.max_repeats,
-            )
-        case "phase":
-            p = profile.phase
-            return policies.phase(
-                p.answer,
-                p.consolidation,
-                p.calculation,
-                think=think,
-                max_small_tokens=limits.max_small_tokens,
-            )
-        case "large" | "small":
-            return policies.alone(Author(name), think=think)
-        case _:
-            raise UserError(f"unknown policy {name!r}: choose one of {', '.join(POLICIES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +63,9 @@ class Relay:
     """A pair of models, opened by `async with`.
 
     `large` and `small`: a catalogue name, the path of a .gguf file, or the URL of a server. `profile`: a Profile, the
-    name of a built-in one, or a path; None picks by the names of the models. `policy`: one of POLICIES, or a Policy.
-    API keys of servers are read from RELAYGEN_LARGE_API_KEY and RELAYGEN_SMALL_API_KEY. `progress` is called while weights
-    are fetched. `profile` and `policy` can be read once the relay is open.
+    name of a built-in one, or a path; None picks by the names of the models. `policy`: a name as strategies.make_policy
+    takes it, or a Policy. API keys of servers are read from RELAYGEN_LARGE_API_KEY and RELAYGEN_SMALL_API_KEY. `progress`
+    is called while weights are fetched. `profile` and `policy` can be read once the relay is open.
     """
 
     def __init__(
@@ -116,8 +85,8 @@ class Relay:
         self._pair: Pair | None = None
         self._profile = profile if isinstance(profile, Profile) or profile is None else profiles.load(profile)
         self._policy = policy
-        if isinstance(policy, str) and policy not in POLICIES:
-            raise UserError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
+        if isinstance(policy, str):
+            strategies.check(policy)
         for author, spec in self._specs.items():
             if is_url(spec) and (fault := _fault_of_url(spec)):
                 raise UserError(f"the address of the {author} model is no URL: {fault}")
@@ -146,7 +115,9 @@ class Relay:
                 models.get(Author.SMALL, self._specs[Author.SMALL]),
             )
             self.policy = (
-                self._policy if isinstance(self._policy, Policy) else make_policy(self._policy, self.profile)
+                self._policy
+                if isinstance(self._policy, Policy)
+                else strategies.make_policy(self._policy, self.profile)
             )
             self._pair = Pair(engines, await self._translations(engines))
         except BaseException:

@@ -79,7 +79,7 @@ class Run:
                     author: await stack.enter_async_context(self._pair.engines[author].session())
                     for author in self._ledgers
                 }
-                generation = Generation(self._policy, max_tokens=max_tokens, opened=opened)
+                generation = Generation(self._policy, max_tokens=max_tokens, opened=opened, seed=self._seed)
                 while ask := generation.next_ask():
                     async with aclosing(self._turn(generation, ask, sessions[ask.author])) as turn:
                         async for event in turn:
@@ -159,7 +159,15 @@ class Run:
                 return
             max_tokens = min(ask.max_tokens, room)
             seed = turn_seed(self._seed, ask.position)
-            request = Request(ledger.ids, max_tokens, ask.stops, self._sampling, seed, ledger.text)
+            request = Request(
+                ledger.ids,
+                max_tokens,
+                ask.stops,
+                self._sampling,
+                seed,
+                ledger.text,
+                top_logprobs=2 if ask.margins else None,
+            )
             async with aclosing(session.write(request)) as chunks:
                 async for chunk in chunks:
                     first = first or time.perf_counter()

@@ -27,7 +27,9 @@ class Author(StrEnum):
 class Reason(StrEnum):
     """Why a segment ended."""
 
-    CUE = "cue"  # the large model wrote a switch cue
+    CUE = "cue"  # the leading model wrote a switch cue
+    LOT = "lot"  # drawn by lot at the end of a sentence, in place of a cue
+    UNSURE = "unsure"  # the small model's margin fell below the policy's
     SENTENCE = "sentence"  # the small model reached the end of its sentence
     ANSWER = "answer"  # the final answer begins: </think>, or an answer cue
     CAP = "cap"  # the longest small turn the profile allows

@@ -19,11 +19,11 @@ from relaygen import profile as profiles
 from relaygen import trace
 from relaygen.analyse.predict import Speed
 from relaygen.analyse.tally import Amount, Replay, Speeds, Tally, replay_all
-from relaygen.api import POLICIES, make_policy
 from relaygen.errors import UserError
 from relaygen.report.replay import end_name, rows
 from relaygen.report.replay_page import page
 from relaygen.report.terminal import STYLES, printable
+from relaygen.strategies import POLICIES, make_policy
 from relaygen.types import Author
 
 _MAX_ROWS = 20  # of a table on a screen

@@ -15,11 +15,12 @@ from rich.console import Console
 
 from relaygen import profile as profiles
 from relaygen import trace
-from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, POLICIES, Options, Relay, as_messages
+from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options, Relay, as_messages
 from relaygen.cli.models import fetching
 from relaygen.errors import RelayError, UserError
 from relaygen.models import resolve
 from relaygen.report.terminal import TextWriter, summary
+from relaygen.strategies import POLICIES
 from relaygen.types import Message, Result, Sampling
 
 MODEL_HELP = "A name of `relaygen models list`, the path of a .gguf file, or the URL of a server."

@@ -19,16 +19,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from relaygen.core.matcher import (
-    PLAIN_SENTENCE_STOPS,
-    SENTENCE_STOPS,
-    CueMatcher,
-    Match,
-    PlainSentenceMatcher,
-    SentenceMatcher,
-    server_stops,
-)
+from relaygen.core.matcher import Match
 from relaygen.core.policy import Policy, State
+from relaygen.core.watch import Watch
 from relaygen.errors import EngineProtocolError
 from relaygen.types import Author, Chunk, Event, Finish, FinishReason, Piece, Reason, Switch, Token, TurnEnd
 
@@ -44,13 +37,15 @@ class Ask:
     """One request to an engine: `author` continues at token `position` of the answer with at most `max_tokens` tokens.
 
     `stops` are strings at which the server may end the request by itself, which saves the connection and the token in
-    flight. They are only a help: whether a turn is over is decided in `Generation.feed`.
+    flight. They are only a help: whether a turn is over is decided in `Generation.feed`. With `margins` the two likeliest
+    candidates of each token are needed.
     """
 
     author: Author
     max_tokens: int
     position: int
     stops: tuple[str, ...]
+    margins: bool = False
 
 
 def turn_seed(seed: int, position: int) -> int:
@@ -64,22 +59,20 @@ class Generation:
     """One answer being written by two models.
 
     `max_tokens` is the budget over both. `opened` says that the prompt ends with the policy's opening think marker; else
-    the text is a thinking one if it begins with that marker.
+    the text is a thinking one if it begins with that marker. `seed` is for policies that draw lots.
     """
 
-    def __init__(self, policy: Policy, *, max_tokens: int, opened: bool = False) -> None:
+    def __init__(self, policy: Policy, *, max_tokens: int, opened: bool = False, seed: int = 0) -> None:
         self.policy = policy
         self.max_tokens = max_tokens
+        self._seed = seed
         self.state = policy.start
         self.turn_over = False
         self.written_tokens = 0.0
-        self._opening, close = policy.think or ("", "")
+        self._opening, self._close = policy.think or ("", "")
         self._thinking = bool(policy.think)
         self._undecided = bool(policy.think) and not opened
-        self._close = close
-        self._think = CueMatcher([close] if close else [])
-        self._sentences = PlainSentenceMatcher() if policy.plain else SentenceMatcher()
-        self._watch(policy.answer_cues if policy.answer_cues_in_thinking or not self._thinking else ())
+        self._watch = Watch(policy, thinking=self._thinking)
         self._before = ""
         self._last_small, self._repeats = "", 0
         self._idle_asks = 0
@@ -110,7 +103,8 @@ class Generation:
             self.author,
             max(1, int(min(turn, budget))),
             int(self.written_tokens),
-            self._stops.get(self.state, ()),
+            self._watch.stops(self.state),
+            self.policy.asks_margin(self.state),
         )
         self._ask_tokens = 0.0
         return self._ask
@@ -146,25 +140,13 @@ class Generation:
 
     # ---- one turn
 
-    def _watch(self, answer_cues: tuple[str, ...]) -> None:
-        policy, borders = self.policy, not self.policy.plain
-        self._cues = CueMatcher(policy.cues, ignore_case=policy.ignore_case, borders=borders)
-        self._answers = CueMatcher(answer_cues, ignore_case=policy.ignore_case, borders=borders)
-        close = (self._close,) if self._thinking else ()
-        sentence_stops = PLAIN_SENTENCE_STOPS if policy.plain else SENTENCE_STOPS
-        self._stops = {
-            State.LARGE: server_stops((*policy.cues, *answer_cues, *close), borders=borders),
-            State.SMALL: server_stops((*answer_cues, *close), borders=borders) + sentence_stops,
-        }
-
     def _begin_turn(self) -> None:
         self.turn_over = False
         self._turn_tokens = self._ask_tokens = 0.0
         self._turn_text: list[str] = []
         self._turn_chars = 0
         self._floor = 0  # offset in the turn up to which cues do not count yet
-        for matcher in (self._cues, self._answers, self._think, self._sentences):
-            matcher.begin(self._before)
+        self._watch.begin(self._before)
 
     def _decide_thinking(self, text: str) -> None:
         """At the first text: is this a thinking one?"""
@@ -173,16 +155,19 @@ class Generation:
             self._undecided = False
         elif not self._opening.startswith(start):
             self._undecided = self._thinking = False
-            self._watch(self.policy.answer_cues)
+            self._watch.set_thinking(False)
 
     def _take(self, piece: Piece, events: list[Event]) -> None:
         if self._undecided:
             self._decide_thinking(piece.text)
+        if self._is_unsure(piece):
+            self._end_turn(Reason.UNSURE, events)  # without the token: the large model shall choose
+            return
         cost = len(piece.token_ids) or 1 / CHARS_PER_TOKEN
         if self._turn_tokens + cost <= self.policy.min_large_tokens:
             self._floor = self._turn_chars + len(piece.text)
-        reason, cue, drop = self._look(piece.text)
-        if drop:
+        reason, match = self._watch.look(self.state, piece.text, self._floor) or (None, None)
+        if match and reason is Reason.SENTENCE and self._only_looked_ahead(match, piece.text):
             self._end_turn(Reason.SENTENCE, events)
             return
         events.append(Token(self.author, piece.text, piece.token_ids, self.stage, piece.logprobs))
@@ -193,37 +178,37 @@ class Generation:
         self._turn_text.append(piece.text)
         self._turn_chars += len(piece.text)
         self._before = (self._before + piece.text)[-_CONTEXT:]
-        if reason is Reason.ANSWER and self._thinking and cue == self._close:
+        if match and reason is Reason.ANSWER and self._thinking and match.what == self._close:
             self._thinking = False
-            self._watch(self.policy.answer_cues)
+            self._watch.set_thinking(False)
             reason = reason if self.policy.after(self.state, reason) else None
+        if reason is Reason.LOT and not self._drawn():
+            self._watch.sentence_goes_on(self._before)
+            reason = None
         if self.written_tokens >= self.max_tokens:
             self._end_turn(Reason.LENGTH, events)
         elif reason:
-            self._end_turn(reason, events, cue)
+            self._end_turn(reason, events, match.what if match else None)
         elif (cap := self.policy.cap(self.state)) is not None and self._turn_tokens >= cap:
             self._end_turn(Reason.CAP, events)
 
-    def _look(self, text: str) -> tuple[Reason | None, str | None, bool]:
-        """What, if anything, the matchers decide first in `text`; and whether the piece must be dropped."""
-        found: list[tuple[Reason, Match | None]] = []
-        if self._thinking:
-            found.append((Reason.ANSWER, self._think.feed(text)))
-        if self.state is State.LARGE:
-            found.append((Reason.ANSWER, self._answers.feed(text)))
-            found.append((Reason.CUE, self._cues.feed(text, self._floor)))
-        elif self.state is State.SMALL and self.policy.sentence_ends:
-            found.append((Reason.ANSWER, self._answers.feed(text)))
-            found.append((Reason.SENTENCE, self._sentences.feed(text)))
-        decided = [(reason, match) for reason, match in found if match]
-        if not decided:
-            return None, None, False
-        reason, match = min(decided, key=lambda one: one[1].decided)
-        only_look_ahead = match.end <= self._turn_chars and not (text.isspace() and "\n" in text)
-        return reason, match.what, reason is Reason.SENTENCE and only_look_ahead
+    def _only_looked_ahead(self, match: Match, text: str) -> bool:
+        """Whether the small model's piece `text` was needed only to see that its sentence had ended before."""
+        ended_before = match.end <= self._turn_chars and not (text.isspace() and "\n" in text)
+        return ended_before and self.author is Author.SMALL
+
+    def _is_unsure(self, piece: Piece) -> bool:
+        least = self.policy.min_margin
+        if least is None or not piece.logprobs or not self.policy.asks_margin(self.state):
+            return False
+        return any(one.margin is not None and one.margin < least for one in piece.logprobs)
+
+    def _drawn(self) -> bool:
+        position = int(self.written_tokens * CHARS_PER_TOKEN)
+        return turn_seed(self._seed, position) < (self.policy.chance or 0.0) * 2**31
 
     def _end_turn(self, reason: Reason, events: list[Event], cue: str | None = None) -> None:
-        if self.state is State.SMALL and reason in (Reason.SENTENCE, Reason.CAP) and self._repeats_itself():
+        if self.state is State.FOLLOW and reason in (Reason.SENTENCE, Reason.CAP) and self._repeats_itself():
             reason = Reason.REPETITION
         following = self.policy.after(self.state, reason)
         if following is None:
