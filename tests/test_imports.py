@@ -17,7 +17,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"types"},  # for a type only
     "types": {"errors"},
     "core": {"types", "errors"},
-    "profile": {"types", "errors"},
+    "toml_faults": set(),
+    "toml_write": set(),
+    "profile": {"types", "errors", "toml_faults", "toml_write"},
     "gguf": {"errors"},
     "models": {"errors", "gguf"},
     "engines": {"types", "errors", "local", "models"},

@@ -8,12 +8,11 @@ Only a Profile built in code can raise pydantic's own ValidationError.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, time
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -31,9 +30,10 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
+from relaygen import toml_write
 from relaygen.errors import ProfileError, UserError
+from relaygen.toml_faults import Fault, KeyPath, did_you_mean, explain, line_of, printable, shown, syntax
 from relaygen.types import Sampling
 
 FORMAT = 1
@@ -44,22 +44,12 @@ _MAX_INT = 2**31 - 1  # no server takes more
 _MAX_DEPTH = 16  # of tables and lists in [evidence]
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
-_KeyPath = tuple[int | str, ...]
-
-
-class _Fault(ValueError):
-    """Found by a validator. `path` leads from the validated field to the part at fault."""
-
-    def __init__(self, message: str, path: _KeyPath = ()) -> None:
-        super().__init__(_printable(message))  # pydantic cannot carry half of a surrogate pair
-        self.path = path
-
 
 def _cue(text: str) -> str:
     if not text.strip():
-        raise _Fault("a cue must not be empty")
+        raise Fault("a cue must not be empty")
     if len(text) > MAX_CUE_CHARS:
-        raise _Fault(f"the cue {_shown(text)} is longer than {MAX_CUE_CHARS} characters")
+        raise Fault(f"the cue {shown(text)} is longer than {MAX_CUE_CHARS} characters")
     return text
 
 
@@ -67,18 +57,18 @@ def _distinct(cues: tuple[str, ...]) -> tuple[str, ...]:
     seen: set[str] = set()
     for index, cue in enumerate(cues):
         if cue in seen:
-            raise _Fault(f"the cue {_shown(cue)} is listed twice", (index,))
+            raise Fault(f"the cue {shown(cue)} is listed twice", (index,))
         seen.add(cue)
     return cues
 
 
 def _one_line(text: str) -> str:
     if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", text):
-        raise _Fault("must be one line, without control characters")
+        raise Fault("must be one line, without control characters")
     return text
 
 
-def _plain(value: object, path: _KeyPath = ()) -> Any:
+def _plain(value: object, path: KeyPath = ()) -> Any:
     """The value as TOML would give it back; a fault where it could not."""
     match value:
         case bool() | date() | time():
@@ -96,14 +86,14 @@ def _plain(value: object, path: _KeyPath = ()) -> Any:
             table = cast("Mapping[object, object]", value)
             return {_plain_key(key, path): _plain(item, (*path, str(key))) for key, item in table.items()}
         case list() | tuple() | dict():
-            raise _Fault(f"nested deeper than {_MAX_DEPTH}", path[:1])
+            raise Fault(f"nested deeper than {_MAX_DEPTH}", path[:1])
         case _:
-            raise _Fault(f"{_shown(value)} is not a value that a profile can hold", path)
+            raise Fault(f"{shown(value)} is not a value that a profile can hold", path)
 
 
-def _plain_key(key: object, path: _KeyPath) -> str:
+def _plain_key(key: object, path: KeyPath) -> str:
     if not isinstance(key, str):
-        raise _Fault(f"the key {_shown(key)} is not text", path)
+        raise Fault(f"the key {shown(key)} is not text", path)
     return cast("str", _plain(key, path))
 
 
@@ -127,7 +117,7 @@ class Think(_Table):
     @model_validator(mode="after")
     def _differ(self) -> Self:
         if self.open == self.close:
-            raise _Fault("open and close must differ")
+            raise Fault("open and close must differ")
         return self
 
 
@@ -161,7 +151,7 @@ class SamplingTable(_Table):
         try:
             Sampling(**{str(info.field_name): cast("Any", value)})
         except UserError as error:
-            raise _Fault(str(error).removeprefix(f"{info.field_name} ")) from None
+            raise Fault(str(error).removeprefix(f"{info.field_name} ")) from None
         return value
 
     def values(self) -> Sampling:
@@ -196,7 +186,7 @@ class Profile(_Table):
     evidence: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(default_factory=dict[str, Any])
 
 
-_TABLES: Mapping[_KeyPath, type[BaseModel]] = {
+_TABLES: Mapping[KeyPath, type[BaseModel]] = {
     (): Profile,
     ("think",): Think,
     ("limits",): Limits,
@@ -220,7 +210,7 @@ def load(spec: str | Path) -> Profile:
     names = builtin_names()
     if spec not in names:
         known = f"there are {', '.join(names)}, and files, which end in .toml"
-        raise ProfileError(_printable(f"unknown profile {_shown(spec)}{_did_you_mean(spec, names)}; {known}"))
+        raise ProfileError(printable(f"unknown profile {shown(spec)}{did_you_mean(spec, names)}; {known}"))
     return parse((_folder() / f"{spec}.toml").read_text("utf-8"), f"{spec}.toml")
 
 
@@ -256,7 +246,7 @@ def parse(text: str, source: str) -> Profile:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        what, line, column = _syntax(str(error), text)
+        what, line, column = syntax(str(error), text)
         raise _error(source, line, f"not TOML: {what}{column}") from None
     except RecursionError:
         raise _error(source, None, "not a profile: nested too deeply") from None
@@ -264,13 +254,13 @@ def parse(text: str, source: str) -> Profile:
         raise _error(source, None, "a number in it has too many digits") from None
     version = values.get("format", FORMAT)
     if type(version) is not int or version != FORMAT:  # first of all: another format may have other keys
-        message = f"format {_shown(version)} is not known: this release of relaygen reads format {FORMAT}"
-        raise _error(source, _line_of(text, ("format",)), message)
+        message = f"format {shown(version)} is not known: this release of relaygen reads format {FORMAT}"
+        raise _error(source, line_of(text, ("format",)), message)
     try:
         return Profile.model_validate(values)
     except ValidationError as error:
-        path, message = _explain(error.errors(include_url=False))
-        raise _error(source, _line_of(text, path), message) from None
+        path, message = explain(error.errors(include_url=False), _TABLES)
+        raise _error(source, line_of(text, path), message) from None
 
 
 def load_cues(path: str | Path) -> tuple[str, ...]:
@@ -285,9 +275,9 @@ def load_cues(path: str | Path) -> tuple[str, ...]:
             cues.append(_cue(_plain(json.loads(line) if line.startswith('"') else line)))
             _distinct(tuple(cues))
         except json.JSONDecodeError:
-            message = f"{_shown(line)} starts with a quote, so it must be one JSON string"
+            message = f"{shown(line)} starts with a quote, so it must be one JSON string"
             raise _error(str(path), number, message) from None
-        except _Fault as fault:
+        except Fault as fault:
             raise _error(str(path), number, str(fault)) from None
     if not cues:
         raise _error(str(path), None, "there are no cues in it")
@@ -322,236 +312,9 @@ def _read(path: Path) -> str:
 
 def dump(profile: Profile) -> str:
     """TOML that parses back to the same profile."""
-    return "\n".join(_table(profile.model_dump(exclude_none=True), ())) + "\n"
-
-
-def _table(values: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]:
-    if path:
-        yield f"\n[{'.'.join(map(_key, path))}]"
-    tables = {
-        key: cast("Mapping[str, object]", value) for key, value in values.items() if isinstance(value, dict)
-    }
-    for key, value in values.items():
-        if key not in tables:
-            yield _pair(key, value)
-    for key, table in tables.items():
-        yield from _table(table, (*path, key))
-
-
-def _pair(key: str, value: object) -> str:
-    line = f"{_key(key)} = {_value(value)}"
-    if len(line) <= 100 or not isinstance(value, (list, tuple)):
-        return line
-    items = cast("Sequence[object]", value)
-    return "\n".join([f"{_key(key)} = [", *(f"    {_value(item)}," for item in items), "]"])
-
-
-def _value(value: object) -> str:
-    match value:
-        case str():
-            return _string(value)
-        case bool():
-            return "true" if value else "false"
-        case date() | time():
-            return value.isoformat()
-        case list() | tuple():
-            return f"[{', '.join(map(_value, cast('Sequence[object]', value)))}]"
-        case dict():
-            table = cast("Mapping[str, object]", value)
-            return f"{{{', '.join(f'{_key(key)} = {_value(item)}' for key, item in table.items())}}}"
-        case _:
-            return repr(value)
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _string(key)
-
-
-def _string(text: str) -> str:
-    """A TOML basic string. It escapes as JSON does, but for DEL, which TOML does not allow as it is."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-# --- errors: what to say, and on which line
+    return toml_write.dumps(profile.model_dump(exclude_none=True))
 
 
 def _error(source: str, line: int | None, message: str) -> ProfileError:
     where = source if line is None else f"{source}, line {line}"
-    return ProfileError(_printable(f"{where}: {message}"))
-
-
-def _printable(text: str) -> str:
-    """One line, whatever the file holds, and nothing in it that a terminal would obey."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def _shown(value: object) -> str:
-    match value:
-        case str():
-            cut = value if len(value) <= MAX_CUE_CHARS else f"{value[:MAX_CUE_CHARS]}…"
-            return json.dumps(cut, ensure_ascii=False)
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value) if value.bit_length() <= 64 else "a number of over 64 bits"
-        case float():
-            return f"{value:g}"
-        case list() | tuple():
-            return "a list"
-        case dict():
-            return "a table"
-        case _:
-            return f"a {type(value).__name__}"
-
-
-def _did_you_mean(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word[:MAX_CUE_CHARS], known, 1)
-    return f" (did you mean {_shown(near[0])}?)" if near else ""
-
-
-def _syntax(message: str, text: str) -> tuple[str, int | None, str]:
-    """What tomllib says, its line, and its column in words."""
-    found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
-    if not found:
-        return message, None, ""
-    what = message[: found.start()]
-    what = what[:1].lower() + what[1:]
-    if found[1]:
-        return what, int(found[1]), f" (column {found[2]})"
-    return what, text.rstrip().count("\n") + 1, " (at the end of the file)"
-
-
-# What the value should have been, by pydantic's name of the error.
-_KINDS = {
-    "string_type": "text in quotes",
-    "string_unicode": "valid Unicode",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "tuple_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
-}
-_BOUNDS = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most")}
-
-
-def _explain(errors: Sequence[ErrorDetails]) -> tuple[_KeyPath, str]:
-    """The path of the part to look at, and what is wrong with it. Of several faults the first, but a misspelt
-    key before the missing one."""
-    error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    path, context = error["loc"], error.get("ctx", {})
-    keys = [part for part in path if isinstance(part, str)]
-    name, kind, value = ".".join(keys), error["type"], error["input"]
-    place = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
-    if kind == "extra_forbidden":
-        near = _did_you_mean(keys[-1], tuple(_TABLES[path[:-1]].model_fields))
-        return path, f"unknown key {_shown(keys[-1])}{place}{near}"
-    if kind == "missing":
-        return path[:-1], f"the key {_shown(keys[-1])} is missing{place}"
-    if isinstance(fault := context.get("error"), _Fault):
-        joint = " " if str(fault).startswith("must") else ": "
-        return (*path, *fault.path), f"{name}{joint}{fault}"
-    item = f"an item of {name}" if isinstance(path[-1], int) else name
-    if kind in _KINDS:
-        return path, f"{item} must be {_KINDS[kind]}, not {_shown(value)}"
-    if kind in _BOUNDS:
-        bound, words = _BOUNDS[kind]
-        return path, f"{item} must be {words} {context[bound]}, not {_shown(value)}"
-    if kind == "literal_error":
-        return path, f"{item} must be {context['expected']}, not {_shown(value)}"
-    if kind == "string_too_short":
-        return path, f"{item} must not be empty"
-    if kind == "string_too_long":
-        return path, f"{item} must be {context['max_length']} characters or fewer"
-    return path, f"{item}: {error['msg']}"  # pydantic's own words
-
-
-_LOCATE_CHARS = 2**18  # reading effort spent on finding a line; a profile of 100 lines takes a tenth of it
-
-
-class _GiveUp(Exception):
-    pass
-
-
-class _Reader:
-    """Reads pieces of a valid TOML text with tomllib itself, so that nothing about TOML is guessed here."""
-
-    def __init__(self, text: str) -> None:
-        self.lines = text.split("\n")
-        self._left = _LOCATE_CHARS
-
-    def read(self, start: int, stop: int, closing: str = "") -> Mapping[str, object] | None:
-        chunk = "\n".join([*self.lines[start:stop], closing])
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise _GiveUp
-        try:
-            return tomllib.loads(chunk)
-        except (ValueError, RecursionError):
-            return None
-
-    def statements(self) -> Iterator[tuple[int, int, Mapping[str, object]]]:
-        """(first line, line after the last, value). A statement ends with the line that completes it."""
-        start = 0
-        for stop in range(1, len(self.lines) + 1):
-            value = self.read(start, stop)
-            if value is not None:
-                yield start, stop, value
-                start = stop
-
-
-def _line_of(text: str, path: _KeyPath) -> int | None:
-    """The line, from 1, of a key or a list item in a valid TOML text; None where it cannot be told."""
-    depth = next((n for n, part in enumerate(path) if isinstance(part, int)), len(path))
-    keys, index = path[:depth], next((part for part in path if isinstance(part, int)), None)
-    reader = _Reader(text)
-    table: _KeyPath = ()  # of the last [header]
-    try:
-        for start, stop, value in reader.statements():
-            header = reader.lines[start].lstrip(" \t").startswith("[")
-            if header:
-                table = _innermost(value)
-            inside = keys if header else keys[len(table) :] if keys[: len(table)] == table else ()
-            found = _descend(value, inside) if inside else None
-            if found is None:
-                continue
-            if index is None:
-                return start + 1
-            if not isinstance(found, list):
-                continue
-            if not header:
-                return _line_of_item(reader, start, stop, inside, index) + 1
-            if index == 0:
-                return start + 1
-            index -= 1  # each [[header]] is one item
-    except _GiveUp:
-        pass
-    return None
-
-
-def _line_of_item(reader: _Reader, start: int, stop: int, keys: _KeyPath, index: int) -> int:
-    """The line, from 0, on which the item is complete: the list closed there has it. Else the key's line."""
-    closed = None
-    for end in range(start + 1, stop):
-        closed = reader.read(start, end, "]")
-        items = _descend(closed, keys)
-        if isinstance(items, list) and len(cast("list[object]", items)) > index:
-            return end - 1
-    return start if closed is None else stop - 1
-
-
-def _innermost(header: object) -> _KeyPath:
-    path: list[int | str] = []
-    while isinstance(header, dict) and header:
-        ((key, header),) = cast("dict[str, object]", header).items()
-        path.append(key)
-    # The keys below a [[header]] belong to one of several tables; -1 matches none of their paths.
-    return (*path, -1) if isinstance(header, list) else tuple(path)
-
-
-def _descend(value: object, keys: _KeyPath) -> object:
-    for key in keys:
-        if not isinstance(value, dict):
-            return None
-        value = cast("dict[object, object]", value).get(key)
-    return value
+    return ProfileError(printable(f"{where}: {message}"))
