@@ -122,11 +122,28 @@ def test_a_cap_ends_a_small_turn() -> None:
     assert [(s.text, s.reason) for s in result.segments][1] == ("xxx", Reason.CAP)
 
 
-def test_the_same_segment_over_and_over_ends_relaying() -> None:
-    text = tokens("a b c d e So, yes." + " a b c d e f So, yes." * 4)
+def test_the_same_round_over_and_over_ends_relaying() -> None:
+    text = tokens(" a b c d e f So, yes." * 6)
     result = write(segment(CUES, max_repeats=3), text, fixed(1))
     small = [s for s in result.segments if s.author is Author.SMALL]
     assert [s.reason for s in small] == [Reason.SENTENCE, Reason.SENTENCE, Reason.REPETITION]
+    assert [s.reason for s in result.segments[len(small) * 2 :]] == [Reason.EOS]  # the large model, alone
+
+
+def test_a_loop_counts_from_its_first_whole_round() -> None:
+    text = tokens("Well. a b c d e So, yes." + " a b c d e f So, yes." * 4)
+    result = write(segment(CUES, max_repeats=3), text, fixed(1))
+    small = [s for s in result.segments if s.author is Author.SMALL]
+    assert [s.reason for s in small] == [Reason.SENTENCE] * 3 + [Reason.REPETITION]
+
+
+def test_an_enumeration_is_no_loop() -> None:
+    """The same segment each time, but the large model comes on."""
+    text = tokens("".join(f" Then we look at {n}. So, it is odd." for n in range(1, 20, 2)))
+    result = write(segment(CUES, max_repeats=3), text, fixed(1))
+    small = [s for s in result.segments if s.author is Author.SMALL]
+    assert [s.text for s in small] == [" it is odd."] * 10
+    assert Reason.REPETITION not in [s.reason for s in small]
 
 
 def test_thinking_ends_at_its_marker_and_the_small_model_answers() -> None:

@@ -122,8 +122,8 @@ class Think(_Table):
 
 
 class Limits(_Table):
-    """In tokens. After `max_repeats` equal small segments in a row the large model goes on alone.
-    `max_tokens` is the budget over both models."""
+    """In tokens. After `max_repeats` equal rounds in a row (a large turn and the small segment after it) the large
+    model goes on alone. `max_tokens` is the budget over both models."""
 
     min_large_tokens: int = Field(5, ge=0, le=_MAX_INT)
     max_small_tokens: int = Field(200, ge=1, le=_MAX_INT)

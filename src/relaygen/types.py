@@ -33,7 +33,7 @@ class Reason(StrEnum):
     SENTENCE = "sentence"  # the small model reached the end of its sentence
     ANSWER = "answer"  # the final answer begins: </think>, or an answer cue
     CAP = "cap"  # the longest small turn the profile allows
-    REPETITION = "repetition"  # the small model wrote the same segment too often in a row
+    REPETITION = "repetition"  # the same large turn and small segment came too often in a row
     EOS = "eos"  # the model ended its text
     LENGTH = "length"  # the token budget, or the context, is used up
     SMALL_FAILED = "small_failed"  # the small engine failed; the large one goes on alone
