@@ -74,7 +74,7 @@ class Generation:
         self._undecided = bool(policy.think) and not opened
         self._watch = Watch(policy, thinking=self._thinking)
         self._before = ""
-        self._large_text = ""  # of the last large turn
+        self._lead_text = ""  # of the last leading turn
         self._last_round, self._repeats = ("", ""), 0
         self._idle_asks = 0
         self._begin_turn()
@@ -214,8 +214,8 @@ class Generation:
         following = self.policy.after(self.state, reason)
         if following is None:
             raise AssertionError(f"policy {self.policy.name}: no transition from {self.state} on {reason}")
-        if self.state is State.LARGE:
-            self._large_text = "".join(self._turn_text).strip()
+        if self.state is State.LEAD:
+            self._lead_text = "".join(self._turn_text).strip()
         author = self.author
         self.state = following
         self.turn_over = True
@@ -225,9 +225,9 @@ class Generation:
             events.append(Switch(author, self.author, reason, cue if reason in _WITH_CUE else None))
 
     def _repeats_itself(self) -> bool:
-        """Whether the pair goes in circles: the same large turn and the same segment after it, again and again. Equal
+        """Whether the pair goes in circles: the same leading turn and the same answer to it, again and again. Equal
         segments alone are no loop: an enumeration says "it is odd." of one number after the other."""
-        now = self._large_text, "".join(self._turn_text).strip()
+        now = self._lead_text, "".join(self._turn_text).strip()
         self._repeats = self._repeats + 1 if now == self._last_round else 1
         self._last_round = now
         reacts = self.policy.after(self.state, Reason.REPETITION) is not None
