@@ -26,7 +26,7 @@ from relaygen import profile as profiles
 from relaygen import strategies
 from relaygen.core.policy import Policy
 from relaygen.engines.base import Engine
-from relaygen.engines.open import is_url, open_engine
+from relaygen.engines.open import is_url, open_engine, replicas_of
 from relaygen.engines.vocabulary import translation
 from relaygen.errors import UserError
 from relaygen.local import LocalSettings
@@ -38,6 +38,7 @@ from relaygen.types import Author, Event, Message, Result, Sampling
 DEFAULT_LARGE = "qwen2.5-coder-1.5b"
 DEFAULT_SMALL = "qwen2.5-coder-0.5b"
 
+Spec = str | Path | Sequence[str]
 Prompt = str | Sequence[Message]
 T = TypeVar("T")
 
@@ -62,23 +63,24 @@ class Options:
 class Relay:
     """A pair of models, opened by `async with`.
 
-    `large` and `small`: a catalogue name, the path of a .gguf file, or the URL of a server. `profile`: a Profile, the
-    name of a built-in one, or a path; None picks by the names of the models. `policy`: a name as strategies.make_policy
-    takes it, or a Policy. API keys of servers are read from RELAYGEN_LARGE_API_KEY and RELAYGEN_SMALL_API_KEY. `progress`
-    is called while weights are fetched. `profile` and `policy` can be read once the relay is open.
+    `large` and `small`: a catalogue name, the path of a .gguf file, or the URL of a server; several URLs, as a list or
+    with commas between them, are replicas of one model. `profile`: a Profile, the name of a built-in one, or a path;
+    None picks by the names of the models. `policy`: a name as strategies.make_policy takes it, or a Policy. API keys of
+    servers are read from RELAYGEN_LARGE_API_KEY and RELAYGEN_SMALL_API_KEY. `progress` is called while weights are
+    fetched. `profile` and `policy` can be read once the relay is open.
     """
 
     def __init__(
         self,
-        large: str | Path = DEFAULT_LARGE,
-        small: str | Path = DEFAULT_SMALL,
+        large: Spec = DEFAULT_LARGE,
+        small: Spec = DEFAULT_SMALL,
         *,
         profile: Profile | str | Path | None = None,
         policy: str | Policy = "segment",
         options: Options | None = None,
         progress: Progress = quiet,
     ) -> None:
-        self._specs = {Author.LARGE: str(large), Author.SMALL: str(small)}
+        self._specs = {Author.LARGE: _words(large), Author.SMALL: _words(small)}
         self._options = options or Options()
         self._progress = progress
         self._stack = AsyncExitStack()
@@ -87,12 +89,13 @@ class Relay:
         self._policy = policy
         if isinstance(policy, str):
             strategies.check(policy)
-        for author, spec in self._specs.items():
-            if is_url(spec) and (fault := _fault_of_url(spec)):
-                raise UserError(f"the address of the {author} model is no URL: {fault}")
+        for author, specs in self._specs.items():
+            for spec in specs:
+                if is_url(spec) and (fault := _fault_of_url(spec)):
+                    raise UserError(f"the address of the {author} model is no URL: {fault}")
         draft = self._options.draft
-        self._draft = self._specs[Author.SMALL] if draft == "small" else draft
-        if self._draft and (is_url(self._draft) or is_url(self._specs[Author.LARGE])):
+        self._draft = self._specs[Author.SMALL][0] if draft == "small" else draft
+        if self._draft and (is_url(self._draft) or is_url(self._specs[Author.LARGE][0])):
             raise UserError(
                 "a draft model works inside a large model on this machine: give both as files or names"
             )
@@ -101,7 +104,7 @@ class Relay:
     def local_models(self) -> list[str]:
         """The models that will run on this machine, as they were given."""
         authors = self._authors()
-        specs = [self._specs[author] for author in authors]
+        specs = [spec for author in authors for spec in self._specs[author]]
         if self._draft and Author.LARGE in authors:
             specs.append(self._draft)
         return [spec for spec in specs if not is_url(spec)]
@@ -111,8 +114,8 @@ class Relay:
             engines = {author: await self._open(author) for author in self._authors()}
             models = {author: engine.info.model for author, engine in engines.items()}
             self.profile = self._profile or profiles.pick(
-                models.get(Author.LARGE, self._specs[Author.LARGE]),
-                models.get(Author.SMALL, self._specs[Author.SMALL]),
+                models.get(Author.LARGE, self._specs[Author.LARGE][0]),
+                models.get(Author.SMALL, self._specs[Author.SMALL][0]),
             )
             self.policy = (
                 self._policy
@@ -305,6 +308,10 @@ def as_messages(prompt: Prompt, system: str | None = None) -> list[Message]:
                 f"the {message.role} message is not valid Unicode (character {error.start + 1})"
             ) from None
     return messages
+
+
+def _words(spec: Spec) -> tuple[str, ...]:
+    return replicas_of(str(spec) if isinstance(spec, Path) else spec)
 
 
 def _fault_of_url(url: str) -> str | None:

@@ -1,16 +1,18 @@
 """A user's word for a model -> a connected engine: a catalogue name, a .gguf file, or the address of a server.
 
 An address is  [dialect+]http[s]://host[:port][/path][#model]  with dialect one of llamacpp, vllm, sglang, ollama, text. Without
-it the server is asked what it is; the model is needed only where the server has several.
+it the server is asked what it is; the model is needed only where the server has several. Several addresses with commas
+between them (or a list of words) are replicas of one model.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import cast, get_args
 
 from relaygen.engines.base import Engine
@@ -18,6 +20,7 @@ from relaygen.engines.http import Endpoint
 from relaygen.engines.llamacpp import LlamaCppEngine
 from relaygen.engines.ollama import OllamaEngine
 from relaygen.engines.probe import Dialect, probe
+from relaygen.engines.replicas import Replicas
 from relaygen.engines.sglang import SglangEngine
 from relaygen.engines.text import TextEngine
 from relaygen.engines.vllm import VllmEngine
@@ -28,8 +31,24 @@ from relaygen.models import Progress, resolve
 _ADDRESS = re.compile(r"(?:([\w-]+)\+)?(https?://[^#]*?)(?:/v1)?/?(?:#(.*))?")
 
 
+_COMMA = re.compile(r"\s*,\s*(?=(?:[\w-]+\+)?https?://)")  # a path or a file name may hold other commas
+
+
 def is_url(spec: str) -> bool:
     return _ADDRESS.fullmatch(spec) is not None
+
+
+def replicas_of(spec: str | Sequence[str]) -> tuple[str, ...]:
+    """The words of `spec`. UserError unless there is one, or several different addresses."""
+    words = [word for one in ([spec] if isinstance(spec, str) else spec) for word in _COMMA.split(one)]
+    if not words:
+        raise UserError("no model is named")
+    for word in words if len(words) > 1 else ():
+        if not is_url(word):
+            raise UserError(f"replicas are addresses of servers, and {word!r} is none")
+        if words.count(word) > 1:
+            raise UserError("the same replica is listed twice")
+    return tuple(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +89,16 @@ async def connect(spec: str, *, name: str, api_key: str | None, context_tokens: 
 
 @asynccontextmanager
 async def open_engine(
-    spec: str, *, name: str, settings: LocalSettings, api_key: str | None, progress: Progress
+    spec: str | Sequence[str], *, name: str, settings: LocalSettings, api_key: str | None, progress: Progress
 ) -> AsyncGenerator[Engine]:
     """`name` stands for the engine in messages. `settings` are for models on this machine, `api_key` for servers."""
+    spec, *others = replicas_of(spec)
     if is_url(spec):
-        engine = await connect(spec, name=name, api_key=api_key, context_tokens=settings.context_tokens)
+        reach = partial(connect, name=name, api_key=api_key, context_tokens=settings.context_tokens)
+        connects = [
+            (Endpoint(Address.parse(one).url).address, partial(reach, one)) for one in (spec, *others)
+        ]
+        engine = await (Replicas.open(name, connects) if others else reach(spec))
         try:
             yield engine
         finally:

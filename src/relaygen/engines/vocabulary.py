@@ -28,18 +28,25 @@ SPECIALS = (
 )
 
 
+Ids = list[list[int]]
+Reading = tuple[Ids, Ids]
+
+
+async def reading(engine: Engine, extra: Sequence[str] = ()) -> Reading | None:
+    """The ids of the probe texts, and of the special tokens (and of `extra`). None from a text-only engine."""
+    if engine.info.text_only:
+        return None
+    plain = [await engine.tokenize(text) for text in PROBES]
+    return plain, [await engine.tokenize(text, special=True) for text in (*SPECIALS, *extra)]
+
+
 async def translation(reader: Engine, writer: Engine, extra: Sequence[str] = ()) -> Mapping[int, int] | None:
     """How `reader` is to read the ids of `writer`: {} as they are; a mapping for special tokens that have other ids;
     None when the vocabularies differ and only text can pass. `extra` are further special tokens to compare."""
-
-    async def probe(engine: Engine) -> tuple[list[list[int]], list[list[int]]]:
-        plain = [await engine.tokenize(text) for text in PROBES]
-        return plain, [await engine.tokenize(text, special=True) for text in (*SPECIALS, *extra)]
-
     if reader.info.text_only or writer.info.text_only:
         return None
-    (plain_r, special_r), (plain_w, special_w) = await asyncio.gather(probe(reader), probe(writer))
-    if plain_r != plain_w:
+    read, written = await asyncio.gather(reading(reader, extra), reading(writer, extra))
+    if not read or not written or read[0] != written[0]:
         return None
-    pairs = zip(special_w, special_r, strict=True)
+    pairs = zip(written[1], read[1], strict=True)
     return {w[0]: r[0] for w, r in pairs if len(w) == len(r) == 1 and w != r}
