@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -47,7 +47,7 @@ class _Replica:
         self.engine: Engine | None = None  # None until it has been reached for the first time
         self.alive = False
         self.active = self.failures = self.failovers = 0
-        self.last_pick = 0
+        self.last_session = 0  # its number
         self.pause_s = pause_s
 
     @property
@@ -64,7 +64,7 @@ class Replicas:
         self._first_pause_s = first_pause_s
         self._replicas = [_Replica(address, connect, first_pause_s) for address, connect in connects]
         self._reviving: set[asyncio.Task[None]] = set()
-        self._num_picks = 0
+        self._num_sessions = 0
         self._reading: Reading | None = None
 
     @classmethod
@@ -149,13 +149,21 @@ class Replicas:
     # ---- which one
 
     def pick(self, without: Collection[_Replica] = ()) -> _Replica:
-        """The living replica with the fewest sessions, of equals the one longest not picked. When all are out any that
+        """The living replica with the fewest sessions, of equals the one whose last came first. When all are out any that
         was ever reached: its own error says more than we could."""
         reached = [r for r in self._replicas if r.engine and r not in without]
-        best = min(reached, key=lambda r: (not r.alive, r.active, r.last_pick))
-        self._num_picks += 1
-        best.last_pick = self._num_picks
-        return best
+        return min(reached, key=lambda r: (not r.alive, r.active, r.last_session))
+
+    @contextmanager
+    def place(self, replica: _Replica) -> Generator[None]:
+        """Counts a session there for as long as the context lasts."""
+        self._num_sessions += 1
+        replica.last_session = self._num_sessions
+        replica.active += 1
+        try:
+            yield
+        finally:
+            replica.active -= 1
 
     def elsewhere(self, replica: _Replica, error: EngineError, tried: list[_Replica]) -> bool:
         """After a failure before the first token: may another replica be asked? Not for what would be refused there too."""
@@ -260,8 +268,7 @@ class ReplicasSession:
 
     async def _enter(self, tried: list[_Replica]) -> tuple[_Replica, Session]:
         replica = self._group.pick(tried)
-        replica.active += 1
-        self._stack.callback(self._gone, replica)
+        self._stack.enter_context(self._group.place(replica))
         session = await self._stack.enter_async_context(replica.open_engine.session())
         self._place = replica, session
         return self._place
@@ -269,7 +276,3 @@ class ReplicasSession:
     async def _leave(self) -> None:
         self._place = None
         await self._stack.aclose()
-
-    @staticmethod
-    def _gone(replica: _Replica) -> None:
-        replica.active -= 1
