@@ -23,7 +23,10 @@ from relaygen.report.terminal import TextWriter, summary
 from relaygen.strategies import POLICIES
 from relaygen.types import Message, Result, Sampling
 
-MODEL_HELP = "A name of `relaygen models list`, the path of a .gguf file, or the URL of a server (with commas between them: several of the same model)."
+MODEL_HELP = (
+    "A name of `relaygen models list`, the path of a .gguf file, or the URL of a server (with commas between them:"
+    " several servers of one model)."
+)
 
 
 def run(
