@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "local": {"errors", "gguf", "engines"},
     "run": {"types", "errors", "core", "engines"},
     "trace": {"types", "errors"},
+    "tasks": {"errors"},
     "analyse": {"types", "errors", "core", "profile", "trace"},
     "examine": {"types", "errors", "engines", "analyse"},
     "strategies": {"types", "errors", "core", "profile"},
