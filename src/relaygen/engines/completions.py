@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, ClassVar, Literal, Self
 
+from relaygen.engines.affinity import Affinity
 from relaygen.engines.align import Aligner
 from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.http import Endpoint, Http
@@ -110,10 +111,12 @@ class CompletionsEngine:
 
 
 class CompletionsSession:
-    """The prefix cache of these servers knows no sessions: an equal prefix is found whoever wrote it."""
+    """The prefix cache of these servers knows no sessions: an equal prefix is found whoever wrote it. A router in front of
+    several does, and must not change the server in the middle of one."""
 
     def __init__(self, engine: CompletionsEngine) -> None:
         self._engine = engine
+        self._affinity = Affinity()
 
     async def write(self, request: Request) -> AsyncGenerator[Chunk]:
         engine = self._engine
@@ -150,7 +153,7 @@ class CompletionsSession:
             "min_p": request.sampling.min_p,
             "repetition_penalty": request.sampling.repeat_penalty,
         }
-        async with aclosing(engine.http.stream("/v1/completions", body)) as events:
+        async with aclosing(engine.http.stream("/v1/completions", body, affinity=self._affinity)) as events:
             try:
                 async for event in events:
                     yield event

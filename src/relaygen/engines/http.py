@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
+from relaygen.engines.affinity import Affinity
 from relaygen.engines.sse import EventTooLongError, SSEParser
 from relaygen.errors import (
     ContextOverflowError,
@@ -99,11 +100,15 @@ class Http:
         body: Mapping[str, Any],
         headers: Mapping[str, str] | None = None,
         parser: Parser | None = None,
+        affinity: Affinity | None = None,
     ) -> AsyncGenerator[Any]:
         """The JSON values of an event stream, to its end or [DONE]. An error event raises. Whether the stream was
         complete is for the dialect to say: only a finish reason tells."""
         parser = parser or SSEParser()
+        headers = {**(headers or {}), **(affinity.headers if affinity else {})}
         async with self._open("POST", path, orjson.dumps(body), headers) as response:
+            if affinity:
+                affinity.learn(response.headers)
             async for read in response.content.iter_any():
                 for data in parser.feed(read):
                     if data == b"[DONE]":
