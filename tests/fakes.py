@@ -28,13 +28,19 @@ class Vocabulary:
     def __init__(self, words: Sequence[str]) -> None:
         self._words = list(dict.fromkeys(words))
         self._id = {word: 257 + i for i, word in enumerate(self._words)}
+        # Longest first: with one first character, the first that fits is the one.
+        self._starting: dict[str, list[str]] = {}
+        for word in sorted(self._words, key=len, reverse=True):
+            self._starting.setdefault(word[:1], []).append(word)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
-        while text:
-            word = max((w for w in self._words if text.startswith(w)), key=len, default="")
-            ids += [self._id[word]] if word else text[0].encode()
-            text = text[len(word) or 1 :]
+        at = 0
+        while at < len(text):
+            words = self._starting.get(text[at], ())
+            word = next((w for w in words if text.startswith(w, at)), "")
+            ids += [self._id[word]] if word else text[at].encode()
+            at += len(word) or 1
         return ids
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
@@ -65,10 +71,33 @@ class Step:
     stop: str | int | None = None
 
 
+@dataclass(frozen=True)
+class Habits:
+    """How a server differs from the small ones that the dialects are tested with. `template`, with the messages in place of
+    {}, is its chat template; `cache` remembers prompts and counts them (False: counts none, None: tells nothing); a second
+    request with one seed writes other text with `forgets_seed`. Any prompt is taken, and answered with the script."""
+
+    template: str = "<|user|>{}<|assistant|>"
+    cache: bool | None = True
+    read_ms: float = 0.0  # a token
+    decode_ms: float = 0.0  # a step
+    keeps_connections: bool = True
+    forgets_seed: bool = False
+
+
 class Fake:
     """What the dialects share. `requests` are (path, body) in order; `max_stops` refuses more stop strings."""
 
-    def __init__(self, script: Sequence[str] = (), *, chunk_tokens: int = 1, max_stops: int = 4) -> None:
+    def __init__(
+        self,
+        script: Sequence[str] = (),
+        *,
+        chunk_tokens: int = 1,
+        max_stops: int = 4,
+        habits: Habits | None = None,
+    ) -> None:
+        self.habits = habits
+        self._prompts: list[Any] = []
         self.vocabulary = Vocabulary([word for word in script if word.isascii()])
         self.text = "".join(script)
         self.script = self.vocabulary.encode(self.text)
@@ -111,10 +140,34 @@ class Fake:
         self.requests.append((request.path, json.loads(text) if text else None))
         if request.transport:
             self._clients.add(request.transport.get_extra_info("peername"))
-        return await handler(request)
+        response = await handler(request)
+        if self.habits and not self.habits.keeps_connections and not response.prepared:
+            response.force_close()
+        return response
+
+    def prompt_of(self, body: Any) -> str:
+        """The chat in `body`, rendered."""
+        if not self.habits:
+            return PROMPT
+        return self.habits.template.replace("{}", " ".join(m["content"] for m in body["messages"]))
+
+    async def read(self, prompt: Sequence[Any]) -> int:
+        """Take the time that reading takes; how much of `prompt` was in the cache."""
+        if not self.habits:
+            return 0
+        cached = max((_common(prompt, known) for known in self._prompts), default=0)
+        cached = min(cached, len(prompt) - 1) if self.habits.cache is not False else 0
+        self._prompts.append(prompt)
+        await asyncio.sleep((len(prompt) - cached) * self.habits.read_ms / 1000)
+        return cached
+
+    async def step(self) -> None:
+        await asyncio.sleep(self.habits.decode_ms / 1000 if self.habits else 0)
 
     def steps(self, body: Any, written: str, *, keep_stop: bool, held: int) -> Iterator[Step]:
         """The script after `written`, which must be whole characters. Text stays `held` characters behind the ids."""
+        if self.habits:
+            written = self.text[: (len(self.requests) if self.habits.forgets_seed else 0)]
         assert self.text.startswith(written), written
         script = self.vocabulary.encode(self.text[len(written) :])
         ids: list[int] = []
@@ -149,6 +202,11 @@ class Fake:
         if raw.cut and request.transport:
             request.transport.abort()
         return response
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def sse(*values: Any, done: bool = True) -> bytes:
@@ -190,7 +248,7 @@ class FakeVllm(Fake):
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
-        ids = self.vocabulary.encode(PROMPT if "messages" in body else body["prompt"])
+        ids = self.vocabulary.encode(self.prompt_of(body) if "messages" in body else body["prompt"])
         return web.json_response({"tokens": ids, "count": len(ids)})
 
     async def detokenize(self, request: web.Request) -> web.Response:
@@ -208,10 +266,14 @@ class FakeVllm(Fake):
             raise AssertionError("max_tokens missing means 16")
         response = web.StreamResponse()
         await response.prepare(request)
+        cached = await self.read(body["prompt"])
         for step in self.generate(body):
             await response.write(sse(self.choice(step), done=False))
-            await asyncio.sleep(0)
-        await response.write(sse({"choices": [], "usage": {"prompt_tokens": len(body["prompt"])}}))
+            await self.step()
+        usage: dict[str, Any] = {"prompt_tokens": len(body["prompt"])}
+        if self.habits and self.habits.cache is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        await response.write(sse({"choices": [], "usage": usage}))
         return response
 
     def generate(self, body: Any) -> Iterator[Step]:

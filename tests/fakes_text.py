@@ -26,7 +26,9 @@ class FakeText(Fake):
         return web.json_response({"data": [{"id": MODEL}]})
 
     async def render(self, request: web.Request) -> web.Response:
-        return web.json_response({"tokenize_response": [], "templated_text": PROMPT})
+        return web.json_response(
+            {"tokenize_response": [], "templated_text": self.prompt_of(await request.json())}
+        )
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -36,9 +38,10 @@ class FakeText(Fake):
             return await self.play_raw(request, self.raw.popleft())
         response = web.StreamResponse()
         await response.prepare(request)
+        await self.read(body["prompt"])
         for step in self.steps(body, body["prompt"].removeprefix(PROMPT), keep_stop=False, held=0):
             await response.write(sse(event(step.text, None, step.finish), done=False))
-            await asyncio.sleep(0)
+            await self.step()
         await response.write(b"data: [DONE]\n\n")
         return response
 

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trace": {"types", "errors"},
     "tasks": {"errors"},
     "analyse": {"types", "errors", "core", "profile", "trace"},
-    "examine": {"types", "errors", "engines", "analyse"},
+    "examine": {"types", "errors", "core", "engines", "analyse"},
     "strategies": {"types", "errors", "core", "profile"},
     "api": {"types", "errors", "core", "profile", "strategies", "models", "engines", "local", "run"},
     "report": {"types", "trace", "analyse"},

@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -66,6 +66,7 @@ class Parser(Protocol):
 class Http:
     def __init__(self, endpoint: Endpoint, *, read_s: float = READ_S) -> None:
         self.endpoint = endpoint
+        self.num_connections = 0  # opened so far
         # Not compressed: a proxy that compresses would hold a stream back until a block is full.
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if endpoint.api_key and urlsplit(endpoint.url).username is not None:
@@ -80,6 +81,7 @@ class Http:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
             auto_decompress=False,
             trust_env=True,
+            trace_configs=[self._counting()],
         )
         self._base = endpoint.url.rstrip("/")
 
@@ -158,6 +160,14 @@ class Http:
                 engine=self.endpoint.name,
             ) from None
 
+    def _counting(self) -> aiohttp.TraceConfig:
+        async def opened(*_: object) -> None:
+            self.num_connections += 1
+
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(opened)
+        return trace
+
     async def _send(
         self, method: str, path: str, data: bytes | None, headers: Mapping[str, str] | None
     ) -> aiohttp.ClientResponse:
@@ -194,6 +204,14 @@ class Http:
         """Some servers repeat the key that they refuse: it is no part of a message."""
         key = self.endpoint.api_key
         return f"{self.endpoint.name} at {self.endpoint.address} {what.replace(key, '***') if key else what}"
+
+
+@runtime_checkable
+class OverHttp(Protocol):
+    """An engine that talks to a server: for questions that are no part of the Engine protocol."""
+
+    @property
+    def http(self) -> Http: ...
 
 
 def _error_of(body: bytes) -> tuple[str, str]:

@@ -57,6 +57,10 @@ class LlamaCppEngine:
     def info(self) -> EngineInfo:
         return self._info
 
+    @property
+    def http(self) -> Http:
+        return self._http
+
     async def close(self) -> None:
         await self._http.close()
 

@@ -48,6 +48,10 @@ class OllamaEngine:
     def info(self) -> EngineInfo:
         return self._info
 
+    @property
+    def http(self) -> Http:
+        return self._http
+
     async def close(self) -> None:
         await self._http.close()
 

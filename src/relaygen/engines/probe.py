@@ -52,6 +52,32 @@ async def probe(endpoint: Endpoint) -> Dialect:
     )
 
 
+# Where a server says which version it is, by the name of its dialect.
+_VERSIONS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "vLLM": (("/version", "version"),),
+    "SGLang": (("/server_info", "version"), ("/get_server_info", "version")),
+    "llama-server": (("/props", "build_info"),),
+    "Ollama": (("/api/version", "version"),),
+}
+
+
+async def version(http: Http, dialect: str) -> str | None:
+    """The server's version as it puts it; None where it does not say."""
+    for path, field in _VERSIONS.get(dialect, ()):
+        if found := (await _ask(http, path)).get(field):
+            return str(found)
+    return None
+
+
+async def keeps_connections(http: Http) -> bool:
+    """Whether requests one after the other can share a connection. Three, since a server may close one after a number of
+    requests."""
+    before = http.num_connections
+    for _ in range(3):
+        await _ask(http, "/v1/models")
+    return http.num_connections - before < 2
+
+
 async def _ask(http: Http, path: str) -> dict[str, Any]:
     """The object at `path`; an empty one where there is none."""
     try:

@@ -62,6 +62,10 @@ class TextEngine:
     def info(self) -> EngineInfo:
         return self._info
 
+    @property
+    def http(self) -> Http:
+        return self._http
+
     async def close(self) -> None:
         await self._http.close()
 
