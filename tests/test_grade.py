@@ -33,7 +33,7 @@ def math() -> Iterator[Grader]:
     ],
 )
 def test_maths(math: Grader, answer: str, reference: str, verdict: str) -> None:
-    assert math.grade(answer, reference) == verdict
+    assert math.grade(answer, reference).verdict == verdict
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_each_reference_agrees_with_itself_in_several_notations(math: Grader, na
         (line["id"], notation, told)
         for line in shared_lines(f"{name}.jsonl")
         for notation in notations
-        if (told := math.grade(notation.format(line["answer"]), str(line["answer"]))) != "right"
+        if (told := math.grade(notation.format(line["answer"]), str(line["answer"])).verdict) != "right"
     ]
     assert failed == []
 
@@ -70,7 +70,7 @@ def test_each_reference_agrees_with_itself_in_several_notations(math: Grader, na
 )
 def test_letters_and_equality(kind: str, answer: str, reference: str, verdict: str) -> None:
     with Grader(kind) as grader:
-        assert grader.grade(answer, reference) == verdict
+        assert grader.grade(answer, reference).verdict == verdict
 
 
 def test_a_function_of_the_users(tmp_path: Path) -> None:
@@ -84,11 +84,11 @@ def test_a_function_of_the_users(tmp_path: Path) -> None:
         "    return None if not answer else answer == reference\n"
     )
     with Grader(f"{file}:judge", limit_s=0.5) as grader:
-        assert [grader.grade(a, "4") for a in ("4", "5", "")] == ["right", "wrong", "none"]
-        assert grader.grade("hang", "4") is Verdict.TIMEOUT
+        assert [grader.grade(a, "4").verdict for a in ("4", "5", "")] == ["right", "wrong", "none"]
+        assert grader.grade("hang", "4").verdict is Verdict.TIMEOUT
         with pytest.raises(UserError, match="ZeroDivisionError"):
             grader.grade("raise", "4")
-        assert grader.grade("4", "4") is Verdict.RIGHT
+        assert grader.grade("4", "4").verdict is Verdict.RIGHT
 
 
 @pytest.mark.parametrize(

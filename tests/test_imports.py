@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "examine": {"types", "errors", "core", "engines", "analyse"},
     "strategies": {"types", "errors", "core", "profile"},
     "api": {"types", "errors", "core", "profile", "strategies", "models", "engines", "local", "run"},
+    "measure": {"types", "errors", "profile", "strategies", "run", "trace", "tasks"},
     "report": {"types", "trace", "analyse"},
     "cli": {
         "types",
@@ -45,6 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "run",
         "analyse",
         "examine",
+        "measure",
+        "tasks",
         "",
     },
     "": {"api", "errors", "run", "strategies", "types"},

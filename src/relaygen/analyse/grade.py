@@ -7,6 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,14 @@ class Verdict(StrEnum):
     WRONG = "wrong"
     NONE = "none"  # no answer was found in the text
     TIMEOUT = "timeout"  # the grader took too long
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """`found` is the answer as it stands in the text; empty where there is none, or where the user's function judges."""
+
+    verdict: Verdict
+    found: str = ""
 
 
 class Grader:
@@ -46,7 +55,7 @@ class Grader:
     ) -> None:
         self._stop()
 
-    def grade(self, answer: str, reference: str) -> Verdict:
+    def grade(self, answer: str, reference: str) -> Grade:
         process = self._process or self._start()
         assert process.stdin
         try:
@@ -55,7 +64,7 @@ class Grader:
             line = self._lines.get(timeout=self._limit_s if self._warm else _START_S)
         except queue.Empty:
             self._stop()
-            return Verdict.TIMEOUT
+            return Grade(Verdict.TIMEOUT)
         except OSError:
             line = ""
         if not line:
@@ -65,7 +74,8 @@ class Grader:
         told = json.loads(line)
         if isinstance(told, dict):
             raise UserError(f"cannot grade by {self._kind}: {told['error']}")
-        return Verdict(told)
+        verdict, found = told
+        return Grade(Verdict(verdict), found)
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "relaygen.analyse.grading_worker"]

@@ -1,7 +1,7 @@
 """The process that grades, so that an answer on which the algebra hangs can be given up: `python -m` this.
 
-JSON lines in, [kind, answer, reference]; JSON lines out, one of Verdict's values, or {"error": ...}. A kind is one of
-"math", "choice", "exact", or "FILE.py:FUNCTION".
+JSON lines in, [kind, answer, reference]; JSON lines out, [one of Verdict's values, the answer that was found], or
+{"error": ...}. A kind is one of "math", "choice", "exact", or "FILE.py:FUNCTION".
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
+
+Told = tuple[str, str]
 
 # The most certain first: boxed, said to be the answer, the last letter in brackets or alone on a line.
 _CHOSEN = tuple(
@@ -28,7 +30,7 @@ _CHOSEN = tuple(
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 
 
-def _math(answer: str, reference: str) -> str:
+def _math(answer: str, reference: str) -> Told:
     from math_verify import parse, verify
 
     # The library's time limits rest on signals; ours is the end of this process.
@@ -38,15 +40,16 @@ def _math(answer: str, reference: str) -> str:
     if not gold:
         raise ValueError(f"the reference answer {reference!r} cannot be read")
     if not found:
-        return "none"
-    return "right" if verify(gold, found, timeout_seconds=None) else "wrong"
+        return "none", ""
+    return ("right" if verify(gold, found, timeout_seconds=None) else "wrong"), str(found[-1])
 
 
-def _choice(answer: str, reference: str) -> str:
+def _choice(answer: str, reference: str) -> Told:
     for pattern in _CHOSEN:
         if found := pattern.findall(answer):
-            return "right" if found[-1] == reference.strip().strip("().").upper() else "wrong"
-    return "none"
+            letter = found[-1]
+            return ("right" if letter == reference.strip().strip("().").upper() else "wrong"), letter
+    return "none", ""
 
 
 def _wrapped(reference: str) -> str:
@@ -54,12 +57,12 @@ def _wrapped(reference: str) -> str:
     return reference if "$" in reference or "\\boxed" in reference else f"${reference}$"
 
 
-def _exact(answer: str, reference: str) -> str:
+def _exact(answer: str, reference: str) -> Told:
     boxed = _BOXED.findall(answer)
     given = (boxed[-1] if boxed else answer).strip()
     if not given:
-        return "none"
-    return "right" if given.casefold() == reference.strip().casefold() else "wrong"
+        return "none", ""
+    return ("right" if given.casefold() == reference.strip().casefold() else "wrong"), given
 
 
 @cache
@@ -74,12 +77,12 @@ def _function(kind: str) -> Callable[[str, str], Any]:
     return getattr(module, name)
 
 
-def _own(kind: str, answer: str, reference: str) -> str:
+def _own(kind: str, answer: str, reference: str) -> Told:
     told = _function(kind)(answer, reference)
-    return "none" if told is None else "right" if told else "wrong"
+    return ("none" if told is None else "right" if told else "wrong"), ""
 
 
-def _verdict(kind: str, answer: str, reference: str) -> str:
+def _verdict(kind: str, answer: str, reference: str) -> Told:
     match kind:
         case "math":
             return _math(answer, reference)

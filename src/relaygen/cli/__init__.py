@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import typer
 
 from relaygen import __version__
-from relaygen.cli import doctor, models, profiles, replay, run
+from relaygen.cli import doctor, eval, models, profiles, replay, run
 from relaygen.errors import RelayError
 from relaygen.report.terminal import printable
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("replay")(replay.replay)
+app.command("eval")(eval.evaluate_strategies)
 app.add_typer(models.app, name="models")
 app.add_typer(profiles.app, name="profiles")
 

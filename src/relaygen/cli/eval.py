@@ -1,0 +1,165 @@
+"""`relaygen eval`: what is lost and won, on the user's own problems and pair."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from relaygen import __version__
+from relaygen import profile as profiles
+from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options, Relay
+from relaygen.cli.models import fetching
+from relaygen.errors import EngineError, UserError
+from relaygen.measure import Line, Plan, Strategy, measure
+from relaygen.models import resolve
+from relaygen.profile import Profile
+from relaygen.strategies import POLICIES, check
+from relaygen.tasks.problems import read
+from relaygen.types import Sampling
+
+MATHS = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+
+
+def evaluate_strategies(
+    data: Annotated[
+        Path,
+        typer.Option(metavar="FILE.jsonl", help="Problems: `problem` and `answer`, maybe `id`."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the answers and the tables go.")],
+    strategies: Annotated[
+        str,
+        typer.Option(
+            help=f"Comma-separated POLICY or POLICY@PROFILE: {', '.join(POLICIES)}. "
+            "`relay` is segment; `random` without a number takes the share of the relay before it."
+        ),
+    ] = "large,small,relay,random",
+    large: Annotated[str, typer.Option(help="As for `run`.")] = DEFAULT_LARGE,
+    small: Annotated[str, typer.Option(help="As for `run`.")] = DEFAULT_SMALL,
+    limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many problems only.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Answers a problem.")] = 1,
+    grading: Annotated[str, typer.Option(help="math, choice, exact, or FILE.py:FUNCTION.")] = "math",
+    prompt: Annotated[str, typer.Option(help="What is asked, with {problem} in it.")] = MATHS,
+    temperature: Annotated[
+        float | None, typer.Option(help="0, which is greedy, where not said; else as `run`.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="All draws follow from it.")] = 0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Budget of an answer, over both models.")] = 1024,
+    concurrency: Annotated[int, typer.Option(min=1, help="Generations at once.")] = 1,
+    context_tokens: Annotated[int, typer.Option(help="Of a generation, for models on this machine.")] = 4096,
+    prices: Annotated[
+        str | None, typer.Option(metavar="LARGE,SMALL", help="Of a million written tokens, for the cost.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Compare strategies on problems with answers: accuracy, share, speed. Killed runs go on where they stopped.
+
+    Examples:
+
+        relaygen eval --data problems.jsonl --out first-look --limit 20
+
+        relaygen eval --data problems.jsonl --out full --strategies large,small,relay@mine.toml,random,relay+margin:0.3
+    """
+    if find_spec("numpy") is None:
+        raise UserError('evaluating needs numpy and math-verify: pip install "relaygen[eval]"')
+    from relaygen.analyse.evaluate import Prices, evaluate
+    from relaygen.analyse.grade import Grader
+    from relaygen.report.evaluation import as_json, markdown, table
+
+    if "{problem}" not in prompt:
+        raise UserError("--prompt must hold {problem}")
+    price = Prices(*_pair(prices)) if prices else None
+    parts = [_part(name) for name in strategies.split(",")]
+    problems = read(data)[:limit]
+    relay = Relay(large, small, options=Options(context_tokens=context_tokens, num_slots=concurrency))
+    with fetching() as progress:
+        for model in relay.local_models:
+            resolve(model, progress)
+
+    def plan(profile: Profile) -> Plan:
+        chosen = [Strategy(name, policy, own or profile) for name, policy, own in parts]
+        sampling = _sampling(profile, temperature, seed)
+        return Plan(problems, chosen, samples, prompt, sampling, max_tokens, concurrency)
+
+    with Grader(grading) as grader:
+        lines, failures = asyncio.run(_measure(relay, plan, out))
+        with Console(stderr=True).status("grading"):
+            rows = evaluate(lines, grader.grade, prices=price)
+    report: dict[str, Any] = {
+        "rows": as_json(rows),
+        "failed": failures,
+        "environment": _environment(),
+    }
+    (out / "table.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+    (out / "table.md").write_text(markdown(rows))
+    if json:
+        sys.stdout.buffer.write(orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    else:
+        Console(highlight=False).print(table(rows))
+    if failures:
+        first = failures[0]
+        raise EngineError(
+            f"{len(failures)} generations failed, and are not counted; the first: {first}. Run again to retry"
+        )
+
+
+async def _measure(
+    relay: Relay, plan_for: Callable[[Profile], Plan], out: Path
+) -> tuple[list[Line], list[str]]:
+    console = Console(stderr=True, highlight=False)
+    with console.status("loading the models"):
+        await relay.__aenter__()
+    try:
+        plan = plan_for(relay.profile)
+        models = {author.value: engine.info.model for author, engine in relay.pair.engines.items()}
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task("answers", total=plan.num_generations)
+            return await measure(relay.pair, plan, out, models=models, on_done=lambda: bar.advance(task))
+    finally:
+        await relay.__aexit__(None, None, None)
+
+
+def _part(name: str) -> tuple[str, str, Profile | None]:
+    """The name as given, the policy, and the profile where one is named."""
+    policy, _, profile = name.strip().partition("@")
+    if policy == "relay" or policy.startswith("relay+"):
+        policy = "segment" + policy.removeprefix("relay")
+    if policy != "random":
+        check(policy)
+    return name.strip(), policy, profiles.load(profile) if profile else None
+
+
+def _sampling(profile: Profile, temperature: float | None, seed: int) -> Sampling:
+    if temperature is None:
+        return Sampling(temperature=0, seed=seed)
+    return replace(profile.sampling.values(), temperature=temperature, seed=seed)
+
+
+def _pair(text: str) -> tuple[float, float]:
+    try:
+        large, small = map(float, text.split(","))
+    except ValueError:
+        large = small = -1.0
+    if large < 0 or small < 0:
+        raise UserError(f"--prices must be two numbers, LARGE,SMALL, not {text!r}")
+    return large, small
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "relaygen": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(terse=True),
+        "processor": platform.processor() or platform.machine(),
+    }
