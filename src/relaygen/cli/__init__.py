@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import typer
 
 from relaygen import __version__
-from relaygen.cli import doctor, eval, models, profiles, replay, run
+from relaygen.cli import doctor, eval, models, profiles, replay, run, simulate
 from relaygen.errors import RelayError
 from relaygen.report.terminal import printable
 
@@ -25,6 +25,7 @@ app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("replay")(replay.replay)
 app.command("eval")(eval.evaluate_strategies)
+app.command("simulate")(simulate.simulate)
 app.add_typer(models.app, name="models")
 app.add_typer(profiles.app, name="profiles")
 
