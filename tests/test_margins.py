@@ -267,7 +267,7 @@ def test_an_interval_covers_the_truth_as_often_as_it_says(traces: int) -> None:
     covered = naive = above = 0
     for _ in range(runs):
         inside = rng.integers(20, 120, traces).astype(float)
-        whole = inside + rng.integers(100, 400, traces)
+        whole = inside + rng.integers(100, 400, traces).astype(float)
         ease, works = rng.normal(0.7, 0.08, traces), rng.normal(delta, 0.06, traces)
         noise = rng.normal(0, 0.2, traces) * np.sqrt(inside)
         sums = inside * (ease + works) + noise

@@ -69,7 +69,8 @@ def test_ci_judges_a_short_cue_on_what_the_longer_one_leaves_it() -> None:
 
 def test_an_opener_of_mean_zero_delta_is_seldom_kept() -> None:
     kept = sum(
-        select.ci(collect(corpus({"So|,": 0.7}, traces=20, seed=n), ["So,"])).cues != () for n in range(30)
+        select.ci(collect(corpus({"So|,": 0.7}, traces=12, sentences=30, seed=n), ["So,"])).cues != ()
+        for n in range(30)
     )
     assert kept <= 3  # 2.5 % of 30 expected
 
@@ -130,7 +131,7 @@ HARD = {f"Word{n}": 0.7 for n in range(30)}
 
 
 def test_mined_cues_hold_on_problems_that_they_were_not_chosen_on() -> None:
-    traces = corpus({**EASY, **HARD}, traces=60, sentences=120)
+    traces = corpus({**EASY, **HARD}, traces=60, sentences=80)
     cues = mine.candidates(traces)
     assert {"In total,", "Adding up", "\\[", "Word3"} <= set(cues)
     chosen, held = collect(traces, cues).halves()
@@ -158,7 +159,7 @@ def test_a_lucky_cue_is_found_out() -> None:
 def test_openers_of_every_kind() -> None:
     text = (
         "First, we add. Now we go on. Let's see!\n\n1. **Calculate** the sum.\n- Then it\n"
-        "\\[ x = 3.14 \\]\n### Step 2: go\n$$y$$ In total: 4"
+        "\\[ x = 3.14 \\]\n### Step 2: go\n$$y$$\nIn total: 4"
     )
     found = set(mine.candidates([scored([text])], min_occurrences=1, min_problems=1))
     assert {
