@@ -10,24 +10,28 @@ from rich.table import Table
 from relaygen.analyse.evaluate import Interval, Row
 from relaygen.analyse.grade import Verdict
 
-_HEADS = (
-    "strategy", "right", "95 %", "to large", "95 %", "same answer", "small share", "hand-overs", "tokens", "time",
-    "tokens/s", "no answer", "cut",
-)  # fmt: skip
+# Head, and whether it has room in a terminal too. "same" answer as the baseline, "share" of the small model, "none": no
+# answer found, "cut" at the token budget.
+_HEADS = {
+    "strategy": True, "right (95 %)": True, "to large (95 %)": True, "same": True, "share": True,
+    "hand-overs": False, "tokens": False, "time": True, "tokens/s": False, "none": True, "cut": False,
+    "cost": False,
+}  # fmt: skip
 
 
 def table(rows: Sequence[Row]) -> Table:
     out = Table(box=None, pad_edge=False)
-    for number, head in enumerate(_heads(rows)):
-        out.add_column(head, justify="left" if number == 0 else "right")
+    shown = [number for number, in_terminal in enumerate(_HEADS.values()) if in_terminal]
+    for number in shown:
+        out.add_column(list(_HEADS)[number], justify="right" if number else "left", no_wrap=number > 0)
     for row in rows:
-        out.add_row(*_cells(row))
+        cells = _cells(row)
+        out.add_row(*(cells[number] for number in shown))
     return out
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    heads = _heads(rows)
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *map(_cells, rows)]
+    lines = [list(_HEADS), ["---", *["---:"] * (len(_HEADS) - 1)], *map(_cells, rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -55,19 +59,13 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _heads(rows: Sequence[Row]) -> list[str]:
-    return [*_HEADS, *(["cost"] if any(row.cost is not None for row in rows) else [])]
-
-
 def _cells(row: Row) -> list[str]:
     unanswered = row.verdicts.get(Verdict.NONE, 0) + row.verdicts.get(Verdict.TIMEOUT, 0)
-    name = row.strategy if row.strategy == row.policy else f"{row.strategy} ({row.policy})"
-    cells = [
-        name,
-        f"{row.pass_at_1:.1%}",
-        _percent(row.interval),
-        "" if row.difference is None else f"{row.difference * 100:+.1f}",
-        _points(row.difference_interval),
+    low, high = row.interval
+    return [
+        row.policy if row.strategy == "random" else row.strategy,
+        f"{row.pass_at_1:.1%} ({low:.0%} to {high:.0%})",
+        _points(row),
         "" if row.agreement is None else f"{row.agreement:.0%}",
         f"{row.small_share:.1%}",
         f"{row.handovers:.1f}",
@@ -76,16 +74,16 @@ def _cells(row: Row) -> list[str]:
         f"{row.tokens_per_s:.1f}",
         f"{unanswered}",
         f"{row.cut}",
+        "" if row.cost is None else f"{row.cost:.6f}",
     ]
-    return cells if row.cost is None else [*cells, f"{row.cost:.6f}"]
 
 
-def _percent(interval: Interval) -> str:
-    return f"{interval[0]:.1%} to {interval[1]:.1%}"
-
-
-def _points(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval[0] * 100:+.1f} to {interval[1] * 100:+.1f}"
+def _points(row: Row) -> str:
+    """In percentage points."""
+    if row.difference is None or row.difference_interval is None:
+        return ""
+    low, high = row.difference_interval
+    return f"{row.difference * 100:+.1f} ({low * 100:+.0f} to {high * 100:+.0f})"
 
 
 def _rounded(interval: Interval | None) -> list[float] | None:
