@@ -33,6 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strategies": {"types", "errors", "core", "profile"},
     "api": {"types", "errors", "core", "profile", "strategies", "models", "engines", "local", "run"},
     "measure": {"types", "errors", "profile", "strategies", "run", "trace", "tasks"},
+    "config": {"errors", "api"},
+    "gateway": {"types", "errors", "core", "engines", "profile", "run", "trace", "api", "config", ""},
     "report": {"types", "trace", "analyse"},
     "cli": {
         "types",
@@ -50,6 +52,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "measure",
         "tasks",
         "simulate",
+        "config",
+        "gateway",
         "",
     },
     "": {"api", "errors", "run", "strategies", "types"},

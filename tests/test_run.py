@@ -132,7 +132,7 @@ async def test_when_the_large_engine_fails_the_error_carries_what_was_written(po
 
 async def test_a_small_engine_that_cannot_read_the_prompt_is_left_out() -> None:
     class Dead(ScriptedEngine):
-        async def render(self, messages: Any) -> Any:
+        async def render(self, messages: Any, tools: Any = ()) -> Any:
             raise EngineUnreachableError("gone", engine="small")
 
     result = await finish(run_of(ScriptedEngine(SCRIPT), Dead(SCRIPT)))

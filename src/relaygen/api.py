@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from relaygen.errors import UserError
 from relaygen.local import LocalSettings
 from relaygen.models import Progress, quiet, resolve
 from relaygen.profile import Profile
-from relaygen.run import Pair, Run
+from relaygen.run import Pair, Run, Translation
 from relaygen.types import Author, Event, Message, Result, Sampling
 
 DEFAULT_LARGE = "qwen2.5-coder-1.5b"
@@ -41,6 +41,15 @@ DEFAULT_SMALL = "qwen2.5-coder-0.5b"
 Spec = str | Path | Sequence[str]
 Prompt = str | Sequence[Message]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a single generation may choose anew: its profile and policy, and how the engines read each other's ids."""
+
+    profile: Profile
+    policy: Policy
+    pair: Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,7 @@ class Relay:
         self._options = options or Options()
         self._progress = progress
         self._stack = AsyncExitStack()
+        self._known_translations: dict[tuple[str, ...], dict[Author, Translation]] = {}  # by think markers
         self._pair: Pair | None = None
         self._profile = profile if isinstance(profile, Profile) or profile is None else profiles.load(profile)
         self._policy = policy
@@ -122,7 +132,7 @@ class Relay:
                 if isinstance(self._policy, Policy)
                 else strategies.make_policy(self._policy, self.profile)
             )
-            self._pair = Pair(engines, await self._translations(engines))
+            self._pair = Pair(engines, await self._translations(engines, self.profile))
         except BaseException:
             await self._stack.aclose()
             raise
@@ -138,6 +148,28 @@ class Relay:
         if self._pair is None:
             raise UserError("the relay is not open: use `async with Relay(...) as relay`")
         return self._pair
+
+    async def variant(
+        self,
+        *,
+        profile: Profile | None = None,
+        policy: str | None = None,
+        answer_by: Author | None = None,
+    ) -> Variant:
+        """The open relay with another profile, policy (as in the constructor) or author of the answer. UserError for a
+        policy whose models are not open."""
+        pair = self.pair
+        chosen = profile or self.profile
+        made = self.policy
+        if policy or (profile and isinstance(self._policy, str)):
+            made = strategies.make_policy(policy or str(self._policy), chosen)
+        if answer_by:
+            made = replace(made, answer_by=answer_by)
+        if missing := made.authors - pair.engines.keys():
+            raise UserError(f"the policy {made.name!r} needs the {min(missing)} model, which is not open")
+        if chosen.think != self.profile.think:
+            pair = Pair(pair.engines, await self._translations(pair.engines, chosen))
+        return Variant(chosen, made, pair)
 
     def stream(
         self,
@@ -197,13 +229,18 @@ class Relay:
             )
         )
 
-    async def _translations(self, engines: dict[Author, Engine]) -> dict[Author, Any]:
+    async def _translations(
+        self, engines: Mapping[Author, Engine], profile: Profile
+    ) -> Mapping[Author, Translation]:
         if len(engines) < 2:
             return {}
-        markers = (self.profile.think.open, self.profile.think.close) if self.profile.think else ()
-        return {
-            author: await translation(engines[author], engines[author.other], markers) for author in engines
-        }
+        markers = (profile.think.open, profile.think.close) if profile.think else ()
+        if markers not in self._known_translations:
+            self._known_translations[markers] = {
+                author: await translation(engines[author], engines[author.other], markers)
+                for author in engines
+            }
+        return self._known_translations[markers]
 
 
 class SyncRelay:

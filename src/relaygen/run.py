@@ -14,7 +14,7 @@ from relaygen.core.ledger import Ledger, TextLedger
 from relaygen.core.policy import Policy, alone
 from relaygen.core.record import Record
 from relaygen.core.relay import Ask, Generation, turn_seed
-from relaygen.engines.base import Engine, Request, Session
+from relaygen.engines.base import Engine, Request, Session, Tools
 from relaygen.errors import ContextOverflowError, EngineError, RelayError
 from relaygen.types import (
     Author,
@@ -41,7 +41,11 @@ class Pair:
 
 
 class Run:
-    """One generation. Iterate `events()` once; `result()` may be asked for at any time, and is final after the Finish.
+    """One generation. Iterate `events()` or `batches()` once; `result()` may be asked for at any time, and is final after
+    the Finish.
+
+    A prompt in plain text goes to the models as it is, without the chat template. `schema` binds the answer of a
+    constrained policy. For `tools`, `top_logprobs` and `schema` see the engines' Request and render.
 
     Closing the iterator stops the engine at work at once. An error raised on the way carries the result so far.
     """
@@ -49,15 +53,21 @@ class Run:
     def __init__(
         self,
         pair: Pair,
-        messages: Sequence[Message],
+        prompt: Sequence[Message] | str,
         *,
         policy: Policy,
         sampling: Sampling,
         max_tokens: int,
+        tools: Tools = (),
+        top_logprobs: int | None = None,
+        schema: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._pair = pair
-        self._messages = messages
+        self._prompt = prompt
+        self._tools = tools
+        self._top_logprobs = top_logprobs
+        self._schema = schema
         self._policy = policy
         self._seed = secrets.randbelow(2**31) if sampling.seed is None else sampling.seed
         self._sampling = replace(sampling, seed=self._seed)
@@ -71,6 +81,13 @@ class Run:
         self._started = self._ended = 0.0
 
     async def events(self) -> AsyncGenerator[Event]:
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield event
+
+    async def batches(self) -> AsyncGenerator[list[Event]]:
+        """The events as they come: all that one read from an engine brought."""
         self._started = time.perf_counter()
         try:
             async with AsyncExitStack() as stack:
@@ -82,9 +99,10 @@ class Run:
                 generation = Generation(self._policy, max_tokens=max_tokens, opened=opened, seed=self._seed)
                 while ask := generation.next_ask():
                     async with aclosing(self._turn(generation, ask, sessions[ask.author])) as turn:
-                        async for event in turn:
-                            self._record.add(event)
-                            yield event
+                        async for batch in turn:
+                            for event in batch:
+                                self._record.add(event)
+                            yield batch
         except RelayError as error:
             error.partial = self.result(failed=True)
             raise
@@ -117,7 +135,7 @@ class Run:
         """Render the prompt with each engine. Returns whether it opens the thinking stage, and the token budget."""
         authors = sorted(self._policy.authors & self._pair.engines.keys())
         prompts = await asyncio.gather(
-            *(self._pair.engines[a].render(self._messages) for a in authors), return_exceptions=True
+            *(self._render(self._pair.engines[a]) for a in authors), return_exceptions=True
         )
         opened, budget = False, self._max_tokens
         for author, prompt in zip(authors, prompts, strict=True):
@@ -143,7 +161,13 @@ class Run:
                 opened = text.rstrip().endswith(self._policy.think[0])
         return opened, budget
 
-    async def _turn(self, generation: Generation, ask: Ask, session: Session) -> AsyncGenerator[Event]:
+    async def _render(self, engine: Engine) -> tuple[str, list[int]]:
+        if isinstance(self._prompt, str):
+            ids = [] if engine.info.text_only else await engine.tokenize(self._prompt, special=True)
+            return self._prompt, ids
+        return await engine.render(self._prompt, self._tools)
+
+    async def _turn(self, generation: Generation, ask: Ask, session: Session) -> AsyncGenerator[list[Event]]:
         """One request: to its end, or to the end of the turn."""
         engine, ledger = self._pair.engines[ask.author], self._ledgers[ask.author]
         begun = time.perf_counter()
@@ -154,8 +178,7 @@ class Run:
                 ledger.settle(await engine.tokenize(ledger.untold_text))
             room = engine.info.context_tokens - ledger.num_tokens
             if room < 1:
-                for event in self._context_full(generation, engine):
-                    yield event
+                yield self._context_full(generation, engine)
                 return
             max_tokens = min(ask.max_tokens, room)
             seed = turn_seed(self._seed, ask.position)
@@ -166,15 +189,16 @@ class Run:
                 self._sampling,
                 seed,
                 ledger.text,
-                top_logprobs=2 if ask.margins else None,
+                top_logprobs=self._candidates(ask),
+                schema=self._schema if ask.constrained else None,
             )
             async with aclosing(session.write(request)) as chunks:
                 async for chunk in chunks:
                     first = first or time.perf_counter()
                     received += sum(len(piece.token_ids) or 1 for piece in chunk.pieces)
-                    for event in generation.feed(chunk):
-                        self._note(event)
-                        yield event
+                    if events := generation.feed(chunk):
+                        self._note(events)
+                        yield events
                     if chunk.end:
                         self._account(ask.author, _timed(chunk.end, begun, first), begun)
                     elif generation.turn_over and received < max_tokens:
@@ -187,14 +211,19 @@ class Run:
             if events is None:
                 raise
             self._warn_small(error)
-            for event in events:
-                yield event
+            yield events
 
-    def _note(self, event: Event) -> None:
+    def _candidates(self, ask: Ask) -> int | None:
+        """How many the engine is asked for at each token: for the caller, for the policy, or for both."""
+        wanted = self._top_logprobs
+        return max(wanted or 0, 2) if ask.margins else wanted
+
+    def _note(self, events: Sequence[Event]) -> None:
         """What one model wrote, both have to read."""
-        if isinstance(event, Token):
-            for author, ledger in self._ledgers.items():
-                ledger.write(event.token_ids, event.text, own=author is event.author)
+        for event in events:
+            if isinstance(event, Token):
+                for author, ledger in self._ledgers.items():
+                    ledger.write(event.token_ids, event.text, own=author is event.author)
 
     def _account(self, author: Author, end: TurnEnd, begun: float) -> None:
         t = self._timings[author]

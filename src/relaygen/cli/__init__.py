@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import typer
 
 from relaygen import __version__
-from relaygen.cli import doctor, eval, models, profiles, replay, run, simulate
+from relaygen.cli import doctor, eval, models, profiles, replay, run, serve, simulate
 from relaygen.errors import RelayError
 from relaygen.report.terminal import printable
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     help="One answer, two models: a large and a small LLM take turns writing.",
 )
 app.command("run")(run.run)
+app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.command("replay")(replay.replay)
 app.command("eval")(eval.evaluate_strategies)

@@ -101,11 +101,14 @@ class Policy:
     max_large_tokens: int | None = None
     max_small_tokens: int | None = None
     max_repeats: int = 3
+    constrained: bool = False  # the answer follows a schema
 
     @property
     def authors(self) -> frozenset[Author]:
         """Who may have to write."""
-        return frozenset((self.alone_by,)) if self.start is State.ALONE else frozenset(Author)
+        if self.start is State.ALONE:
+            return frozenset((self.alone_by,))
+        return frozenset((self.answer_by,)) if self.start is State.ANSWER else frozenset(Author)
 
     def author(self, state: State) -> Author:
         return {
@@ -182,6 +185,22 @@ def phase(
 def alone(author: Author, *, think: tuple[str, str] | None = None) -> Policy:
     """One model writes everything: the baselines `large` and `small`."""
     return Policy(author.value, ALONE_TABLE, State.ALONE, think=think, alone_by=author)
+
+
+def constrained(policy: Policy, answer_by: Author) -> Policy:
+    """`policy` for an answer that follows a schema: it begins where the thinking ends, at once in a text without
+    thinking, and `answer_by` writes all of it, in one request: nobody could take over in the middle."""
+    table = {**policy.table, (State.ALONE, Reason.ANSWER): State.ANSWER}
+    table.pop((State.ANSWER, Reason.SMALL_FAILED), None)
+    return replace(
+        policy,
+        table=table,
+        start=policy.start if policy.think else State.ANSWER,
+        answer_cues=(),
+        answer_cues_in_thinking=False,
+        answer_by=policy.alone_by if policy.start is State.ALONE else answer_by,
+        constrained=True,
+    )
 
 
 def alternate(turn_tokens: int, *, think: tuple[str, str] | None = None) -> Policy:

@@ -38,7 +38,7 @@ class Ask:
 
     `stops` are strings at which the server may end the request by itself, which saves the connection and the token in
     flight. They are only a help: whether a turn is over is decided in `Generation.feed`. With `margins` the two likeliest
-    candidates of each token are needed.
+    candidates of each token are needed. `constrained`: it is the answer that has to follow a schema.
     """
 
     author: Author
@@ -46,6 +46,7 @@ class Ask:
     position: int
     stops: tuple[str, ...]
     margins: bool = False
+    constrained: bool = False
 
 
 def turn_seed(seed: int, position: int) -> int:
@@ -106,6 +107,7 @@ class Generation:
             int(self.written_tokens),
             self._watch.stops(self.state),
             self.policy.asks_margin(self.state),
+            self.policy.constrained and self.state is State.ANSWER,
         )
         self._ask_tokens = 0.0
         return self._ask
@@ -161,6 +163,9 @@ class Generation:
     def _take(self, piece: Piece, events: list[Event]) -> None:
         if self._undecided:
             self._decide_thinking(piece.text)
+            if self.policy.constrained and not self._thinking:
+                self._end_turn(Reason.ANSWER, events)  # the piece was written before there was a schema
+                return
         if self._is_unsure(piece):
             self._end_turn(Reason.UNSURE, events)  # without the token: the large model shall choose
             return

@@ -1,0 +1,120 @@
+"""Settings of `relaygen serve`: flag before environment before relaygen.toml before default. Each default is written once, here.
+
+The file is flat: `port = 8000`. In the environment the same key is RELAYGEN_PORT, lists separated by commas. An unknown
+key of the file is an error that names its line. API keys are no settings: they come from a file or from RELAYGEN_API_KEYS.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, cast, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options
+from relaygen.errors import UserError
+
+FILE = Path("relaygen.toml")
+_PREFIX = "RELAYGEN_"
+_OPTIONS = Options()
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class Settings(BaseModel):
+    """Sizes in bytes, times in seconds (`_s`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    large: str = DEFAULT_LARGE
+    small: str = DEFAULT_SMALL
+    profile: str | None = None
+    policy: str = "segment"
+    # models on this machine
+    context_tokens: Annotated[int, Field(ge=16)] = _OPTIONS.context_tokens
+    slots: Count = 4  # generations at once
+    threads: Count | None = _OPTIONS.threads
+    draft: str | None = _OPTIONS.draft
+    # where it listens, and for whom
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    api_keys_file: Path | None = None
+    auth: bool | None = None  # None: asked for unless only this machine can connect
+    cors_origins: tuple[str, ...] = ()
+    # how much at once, and how long
+    max_active: Count = 256  # generations; models on this machine have `slots` as well
+    max_queued: Annotated[int, Field(ge=0)] = 64
+    max_choices: Count = 8  # `n` of a request
+    max_body_bytes: Count = 8 * 2**20
+    max_header_bytes: Count = 64 * 2**10
+    max_messages: Count = 2000
+    receive_s: Seconds = 30  # for a request to arrive, headers and body each
+    write_s: Seconds = 30  # for a client to read what is ready
+    generation_s: Seconds = 1800
+    grace_s: Seconds = 20  # after SIGTERM
+    log_prompts: bool = False
+
+
+def load(
+    path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any], *, default_file: Path = FILE
+) -> Settings:
+    """`path` None: `default_file`, if there is one. `flags` that are None were not given."""
+    if path is None and default_file.exists():
+        path = default_file
+    values = _read(path) if path else {}
+    origin = dict.fromkeys(values, str(path))
+    for key in Settings.model_fields:
+        if (text := environ.get(_PREFIX + key.upper())) is not None:
+            values[key] = _split(text) if _is_list(key) else text
+            origin[key] = _PREFIX + key.upper()
+    for key, value in flags.items():
+        if value is not None:
+            values[key] = value
+            origin[key] = "--" + key.replace("_", "-")
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key, what = str(first["loc"][0]), first["msg"]
+        where = origin.get(key, "settings")
+        if path and where == str(path):
+            where = f"{path}, line {_line_of(path, key)}"
+        raise UserError(f"{where}: {key}: {what[:1].lower()}{what[1:]}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not TOML: {error}") from None
+    known = tuple(Settings.model_fields)
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise UserError(f"{path}, line {_line_of(path, key)}: unknown key {key!r}{hint}")
+    return values
+
+
+def _line_of(path: Path, key: str) -> int:
+    """The file is flat, so a key stands at the beginning of its line."""
+    start = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
+    lines = path.read_text("utf-8-sig").splitlines()
+    return next((number for number, line in enumerate(lines, 1) if start.match(line)), 1)
+
+
+def _is_list(key: str) -> bool:
+    return get_origin(cast("object", Settings.model_fields[key].annotation)) is tuple
+
+
+def _split(text: str) -> list[str]:
+    return [part for part in (part.strip() for part in text.split(",")) if part]

@@ -1,0 +1,84 @@
+"""Small parts of HTTP that the endpoints share: bodies in, JSON out. Plain ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from relaygen.errors import RelayError
+from relaygen.gateway.outlet import ClientGoneError, Receive, Send
+from relaygen.gateway.wire import RefusedError, error_body, retry_after_s, status_of
+
+Scope = Mapping[str, Any]
+JSON = b"application/json"
+EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # else nginx would collect the chunks
+]
+
+
+def header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+async def read_json(scope: Scope, receive: Receive, *, max_bytes: int, limit_s: float) -> bytes:
+    """The body, which must say that it is JSON: so no web page can send one without asking first (CORS)."""
+    kind = header(scope, b"content-type").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RefusedError("the Content-Type must be application/json", status=415)
+    length = header(scope, b"content-length")
+    if length.isdigit() and int(length) > max_bytes:
+        raise _too_large(max_bytes)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limit_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError("closed the connection")
+                body += message.get("body", b"")
+                if len(body) > max_bytes:
+                    raise _too_large(max_bytes)
+                if not message.get("more_body"):
+                    return bytes(body)
+    except TimeoutError:
+        raise RefusedError(f"the body did not arrive within {limit_s:g} s", status=408) from None
+
+
+async def respond(
+    send: Send, value: Any, status: int = 200, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    await respond_bytes(send, orjson.dumps(value), JSON, status, headers)
+
+
+async def respond_bytes(
+    send: Send,
+    data: bytes,
+    kind: bytes,
+    status: int = 200,
+    headers: list[tuple[bytes, bytes]] | None = None,
+) -> None:
+    length = (b"content-length", str(len(data)).encode())
+    start = [(b"content-type", kind), length, *(headers or ())]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": data})
+
+
+async def respond_error(send: Send, error: RelayError) -> None:
+    status = status_of(error)
+    headers: list[tuple[bytes, bytes]] = []
+    if (seconds := retry_after_s(error)) is not None:
+        headers.append((b"retry-after", str(seconds).encode()))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status in (408, 413):  # the rest of the body is not read
+        headers.append((b"connection", b"close"))
+    await respond(send, error_body(error), status, headers)
+
+
+def _too_large(max_bytes: int) -> RefusedError:
+    return RefusedError(f"the body is larger than {max_bytes} bytes", status=413)

@@ -1,0 +1,41 @@
+"""Logs: one JSON object a line. No text of prompts or answers unless asked for, and never a key."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import orjson
+
+LOGGER = logging.getLogger("relaygen.gateway")
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def set_up(level: int = logging.INFO) -> None:
+    """To standard error; uvicorn's own words too."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    for name, least in (("relaygen.gateway", level), ("uvicorn.error", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(least)
+        logger.propagate = False
+
+
+def log(
+    event: str, *, level: int = logging.INFO, exc_info: BaseException | None = None, **fields: Any
+) -> None:
+    given = {name: value for name, value in fields.items() if value is not None}
+    LOGGER.log(level, event, extra={"fields": given}, exc_info=exc_info)

@@ -1,0 +1,119 @@
+"""What /metrics shows, in Prometheus' text format."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from relaygen.errors import EngineError
+from relaygen.types import Author, Event, Finish, Reason, Switch, Token
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_SLOW_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    def __init__(self, active: Callable[[], float], queued: Callable[[], float]) -> None:
+        self._registry = r = CollectorRegistry()
+        self._tokens = Counter("relaygen_tokens", "Completion tokens written.", ["author"], registry=r)
+        self._turns = Counter(
+            "relaygen_turns", "Turns, by author and by why they ended.", ["author", "reason"], registry=r
+        )
+        self._handover = Histogram(
+            "relaygen_handover_seconds",
+            "From the end of a turn to the other model's first token.",
+            ["to"],
+            buckets=_FAST_S,
+            registry=r,
+        )
+        self._first = Histogram(
+            "relaygen_first_token_seconds",
+            "From the request to its first token.",
+            buckets=_SLOW_S,
+            registry=r,
+        )
+        self._inter = Histogram(
+            "relaygen_inter_token_seconds", "Between tokens of one turn.", buckets=_FAST_S, registry=r
+        )
+        self._requests = Counter(
+            "relaygen_requests", "Requests, by path and HTTP status.", ["path", "status"], registry=r
+        )
+        self._errors = Counter("relaygen_engine_errors", "Failures of engines.", ["type"], registry=r)
+        self._failovers = Counter(
+            "relaygen_failovers", "Generations that went on without their small model.", registry=r
+        )
+        Gauge("relaygen_active_generations", "Generations at work.", registry=r).set_function(active)
+        Gauge("relaygen_queued_generations", "Generations waiting.", registry=r).set_function(queued)
+        Gauge("relaygen_small_share", "Share of all tokens by the small model.", registry=r).set_function(
+            self._share
+        )
+        # Found once: a look-up by label costs more than the counting, and this runs once a token.
+        self.tokens = {author: self._tokens.labels(author.value) for author in Author}
+        self._num_tokens = dict.fromkeys(Author, 0)
+        self.handover = {author: self._handover.labels(author.value) for author in Author}
+        self.first, self.inter = self._first, self._inter
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def request(self, path: str, status: int) -> None:
+        self._requests.labels(path, str(status)).inc()
+
+    def error(self, error: BaseException) -> None:
+        if isinstance(error, EngineError):
+            self._errors.labels(type(error).__name__).inc()
+
+    def count(self, author: Author, number: int) -> None:
+        self.tokens[author].inc(number)
+        self._num_tokens[author] += number
+
+    def turn(self, event: Switch | Finish) -> None:
+        self._turns.labels(event.author.value, event.reason.value).inc()
+        if event.reason is Reason.SMALL_FAILED:
+            self._failovers.inc()
+
+    def _share(self) -> float:
+        total = sum(self._num_tokens.values())
+        return self._num_tokens[Author.SMALL] / total if total else 0.0
+
+
+class Watch:
+    """The metrics of one generation, from its events. `begun`: when its request came, by time.perf_counter."""
+
+    def __init__(self, metrics: Metrics, begun: float) -> None:
+        self._metrics = metrics
+        self._begun = begun
+        self._last: float | None = None  # when the last token came
+        self._handed_over: float | None = None
+        self.first_token_s: float | None = None
+
+    def note(self, events: Sequence[Event]) -> None:
+        now = time.perf_counter()
+        number, author = 0, None
+        for event in events:
+            if isinstance(event, Token):
+                number += len(event.token_ids) or 1
+                author = event.author
+            else:
+                self._count(number, author, now)
+                number = 0
+                self._metrics.turn(event)
+                if isinstance(event, Switch) and event.to is not event.author:
+                    self._handed_over = now
+        self._count(number, author, now)
+
+    def _count(self, number: int, author: Author | None, now: float) -> None:
+        if not number or author is None:
+            return
+        self._metrics.count(author, number)
+        if self._last is None:
+            self.first_token_s = now - self._begun
+            self._metrics.first.observe(self.first_token_s)
+        elif self._handed_over is not None:
+            self._metrics.handover[author].observe(now - self._handed_over)
+        else:
+            self._metrics.inter.observe((now - self._last) / number)
+        self._last, self._handed_over = now, None
