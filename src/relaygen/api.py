@@ -55,15 +55,18 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Options:
     """How models on this machine are started. See LocalSettings for the units. `draft` names a model for speculative
-    decoding inside the large engine; "small" means the small model."""
+    decoding inside the large engine; "small" means the small model. With `prewarm_tokens` the model that is not writing reads
+    along, that many tokens behind at most."""
 
     context_tokens: int = 8192
     num_slots: int = 1
     threads: int | None = None
     draft: str | None = None
+    prewarm_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name, low in (("context_tokens", 16), ("num_slots", 1), ("threads", 1)):
+        lows = (("context_tokens", 16), ("num_slots", 1), ("threads", 1), ("prewarm_tokens", 1))
+        for name, low in lows:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise UserError(f"{name} must be {low} or more, not {value}")
@@ -191,6 +194,7 @@ class Relay:
             policy=self.policy,
             sampling=sampling or self.profile.sampling.values(),
             max_tokens=budget,
+            prewarm_tokens=self._options.prewarm_tokens,
             metadata={"profile": self.profile.name},
         )
 

@@ -6,16 +6,17 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from relaygen.core.ledger import Ledger, TextLedger
-from relaygen.core.policy import Policy, alone
+from relaygen.core.policy import Policy, State, alone
 from relaygen.core.record import Record
 from relaygen.core.relay import Ask, Generation, turn_seed
 from relaygen.engines.base import Engine, Request, Session, Tools
 from relaygen.errors import ContextOverflowError, EngineError, RelayError
+from relaygen.prewarm import Reader
 from relaygen.types import (
     Author,
     EngineTimings,
@@ -48,6 +49,7 @@ class Run:
     constrained policy. For `tools`, `top_logprobs` and `schema` see the engines' Request and render.
 
     Closing the iterator stops the engine at work at once. An error raised on the way carries the result so far.
+    `prewarm_tokens`: the engine that is not at work reads along, that many tokens behind at most (prewarm.py).
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Run:
         tools: Tools = (),
         top_logprobs: int | None = None,
         schema: Mapping[str, Any] | None = None,
+        prewarm_tokens: int | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._pair = pair
@@ -72,6 +75,8 @@ class Run:
         self._seed = secrets.randbelow(2**31) if sampling.seed is None else sampling.seed
         self._sampling = replace(sampling, seed=self._seed)
         self._max_tokens = max_tokens
+        self._prewarm_tokens = prewarm_tokens
+        self._readers: dict[Author, Reader] = {}
         self._metadata = dict(metadata or {})
         self._record = Record()
         self._warnings: list[str] = []
@@ -97,12 +102,20 @@ class Run:
                     for author in self._ledgers
                 }
                 generation = Generation(self._policy, max_tokens=max_tokens, opened=opened, seed=self._seed)
+                self._readers = self._make_readers(sessions)
                 while ask := generation.next_ask():
-                    async with aclosing(self._turn(generation, ask, sessions[ask.author])) as turn:
+                    relaying = generation.state in (State.LEAD, State.FOLLOW)
+                    reader = self._readers.get(ask.author.other) if relaying else None
+                    turn = self._turn(generation, ask, sessions[ask.author])
+                    async with reader or nullcontext(), aclosing(turn):
                         async for batch in turn:
                             for event in batch:
                                 self._record.add(event)
+                            if reader:
+                                reader.wrote()
                             yield batch
+                    if own := self._readers.get(ask.author):
+                        own.own_turn_over()
         except RelayError as error:
             error.partial = self.result(failed=True)
             raise
@@ -114,9 +127,9 @@ class Run:
         ledger = self._ledgers.get(Author.LARGE) or next(iter(self._ledgers.values()), None)
         result = self._record.result(
             prompt_tokens=ledger.prompt_tokens if ledger else 0,
-            timings=Timings(total, self._timings[Author.LARGE], self._timings[Author.SMALL]),
+            timings=Timings(total, self._timing(Author.LARGE), self._timing(Author.SMALL)),
             think=self._policy.think,
-            warnings=self._warnings,
+            warnings=[*self._warnings, *self._reading_failures()],
             metadata={
                 **self._metadata,
                 "models": self.models,
@@ -242,6 +255,27 @@ class Run:
             own_ms=t.own_ms + own_ms,
             draft_tokens=t.draft_tokens + end.draft_tokens,
             draft_accepted_tokens=t.draft_accepted_tokens + end.draft_accepted_tokens,
+        )
+
+    def _make_readers(self, sessions: Mapping[Author, Session]) -> dict[Author, Reader]:
+        if self._prewarm_tokens is None or len(sessions) < 2:
+            return {}
+        every, engines = self._prewarm_tokens, self._pair.engines
+        return {a: Reader(engines[a].info, s, self._ledgers[a], every) for a, s in sessions.items()}
+
+    def _reading_failures(self) -> list[str]:
+        failed = [(a, r.failure) for a, r in self._readers.items() if r.failure]
+        return [f"the {a.value} model stopped reading along: {failure}" for a, failure in failed]
+
+    def _timing(self, author: Author) -> EngineTimings:
+        timings, reader = self._timings[author], self._readers.get(author)
+        if not reader:
+            return timings
+        return replace(
+            timings,
+            prewarm_requests=reader.requests,
+            prewarm_tokens=reader.tokens,
+            prewarm_ms=reader.ms,
         )
 
     def _context_full(self, generation: Generation, engine: Engine) -> list[Event]:

@@ -222,6 +222,10 @@ class EngineTimings:
     own_ms: float = 0.0  # what the requests took beside: our code, HTTP, the operating system
     draft_tokens: int = 0
     draft_accepted_tokens: int = 0
+    # Reading along while the other wrote (prewarm.py), by our clock. In none of the figures above.
+    prewarm_requests: int = 0
+    prewarm_tokens: int = 0
+    prewarm_ms: float = 0.0
 
     @property
     def decode_ms_per_token(self) -> float | None:

@@ -63,6 +63,13 @@ def run(
     threads: Annotated[
         int | None, typer.Option(help="Threads a model, on this machine. Default: all cores.")
     ] = None,
+    prewarm: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="The model that is not writing reads along, K tokens behind at most. For servers with power to spare.",
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object at the end, and no text before.")
     ] = False,
@@ -101,7 +108,7 @@ def run(
     replace(Sampling(), **changes)  # raises before anything is loaded
     if trace_file:
         trace.check_writable(trace_file)
-    options = Options(context_tokens=context, threads=threads, draft=draft)
+    options = Options(context_tokens=context, threads=threads, draft=draft, prewarm_tokens=prewarm)
     relay = Relay(large, small, profile=chosen, policy=policy, options=options)
     # What can be said about the input has been said. Downloads come before the event loop runs, so that Ctrl-C ends
     # them at once.
