@@ -249,6 +249,6 @@ class Stream:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def end(self, data: bytes) -> web.StreamResponse:
-        await self._response.write(data)
-        await self._response.write_eof()
+        with suppress(ConnectionError):  # the client may have left a moment ago
+            await self._response.write_eof(data)
         return self._response
