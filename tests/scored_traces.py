@@ -53,7 +53,8 @@ def corpus(
         means: list[float] = []
         for opener in rng.choice(names, sentences):
             opening = [part for part in str(opener).split("|") if part]
-            body = [words[n] for n in rng.integers(0, len(words), rng.integers(4, 12))]
+            numbers: list[int] = rng.integers(0, len(words), rng.integers(4, 12)).tolist()
+            body = [words[n] for n in numbers]
             texts += [*opening, *body, end + gap]
             means += [rest] * len(opening) + [openers.get(str(opener), rest)] * len(body) + [rest]
         values = np.array(means) + rng.normal(0, 0.05) + rng.normal(0, 0.1, len(means))

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": {"types", "errors", "profile", "strategies", "run", "trace", "tasks"},
     "config": {"errors", "api"},
     "gateway": {"types", "errors", "core", "engines", "profile", "run", "trace", "api", "config", ""},
-    "report": {"types", "trace", "analyse"},
+    "report": {"types", "errors", "trace", "analyse"},
     "cli": {
         "types",
         "errors",

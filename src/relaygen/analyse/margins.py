@@ -11,7 +11,7 @@ with the text between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -157,10 +157,10 @@ class MarginTable:
             full_agreement=np.count_nonzero(agreed == found.stop - found.start) / len(rows),
         )
 
-    @property
-    def segment_lengths(self) -> Ints:
-        """In tokens, of every place once."""
-        return (self.found.stop - self.found.start)[self.longest]
+    def lengths_of(self, cues: Collection[str]) -> Ints:
+        """In tokens, of the segments of these cues."""
+        found = self.found.at(self.longest & np.isin(self.cues, list(cues))[self.found.cue])
+        return found.stop - found.start
 
     def halves(self, seed: int = 0) -> tuple[MarginTable, MarginTable]:
         """Two tables with half of the problems each (the first gets the odd one): one to choose on, the other to say what the

@@ -1,45 +1,32 @@
-"""Replayed traces as one HTML page: light and dark, no file beside it, usable by keyboard and without scripts.
-
-Everything from a trace is escaped. Should that ever fail, the page's own policy still lets no script run but the one below.
-"""
+"""Replayed traces as one HTML page, usable by keyboard and without scripts."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from hashlib import sha256
-from html import escape
 
 from relaygen.analyse.tally import Replayed
+from relaygen.report.html import end, facts_list, head, safe
 from relaygen.report.replay import end_name
 from relaygen.report.summary import Row
-from relaygen.report.terminal import printable
 from relaygen.types import Author
 
 
 def page(title: str, facts: Sequence[Row], traces: Sequence[Replayed]) -> Iterator[str]:
     """The page in parts, to be written one after the other."""
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_digest(_SCRIPT)}'"
+    yield head(title, _STYLE, _SCRIPT)
     yield (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f'<meta name="viewport" content="width=device-width">\n<meta name="color-scheme" content="light dark">\n'
-        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n"
-    )
-    items = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts)
-    yield (
-        f'<header><h1>{_text(title)}</h1><dl>{items}</dl><p class="key"><span class="large">large model</span> '
+        f'<header><h1>{safe(title)}</h1>{facts_list(facts)}<p class="key"><span class="large">large model</span> '
         '<span class="small">small model<i></i></span> <span class="large"><b>cue</b></span>'
         "<kbd>j</kbd> <kbd>k</kbd> next and previous trace</p></header>\n"
     )
     yield '<nav aria-label="Traces"><ol>\n'
     for number, one in enumerate(traces, 1):
         share = one.tally.share(one.tally.by_author[Author.LARGE])
-        yield f'<li><a href="#t{number}">{_text(one.trace.id)}<small>{share:.0%} large</small></a></li>\n'
+        yield f'<li><a href="#t{number}">{safe(one.trace.id)}<small>{share:.0%} large</small></a></li>\n'
     yield "</ol></nav>\n<main>\n"
     for number, one in enumerate(traces, 1):
         yield from _section(number, one)
-    yield f"</main>\n<script>{_SCRIPT}</script>\n</html>\n"
+    yield "</main>\n" + end(_SCRIPT)
 
 
 def _section(number: int, one: Replayed) -> Iterator[str]:
@@ -48,18 +35,18 @@ def _section(number: int, one: Replayed) -> Iterator[str]:
     facts = [f"{share:.1%} large", f"{tally.total.turns:,} turns", f"{tally.total.chars:,} characters"]
     if tally.mean_segment is not None:
         facts.append(f"small segments of {tally.mean_segment:.0f} {tally.unit}")
-    line = " · ".join(_text(fact) for fact in (one.trace.model, *facts) if fact)
-    yield f'<section id="t{number}"><h2>{_text(one.trace.id)}</h2><p class="facts">{line}</p>\n{_strip(one)}\n'
+    line = " · ".join(safe(fact) for fact in (one.trace.model, *facts) if fact)
+    yield f'<section id="t{number}"><h2>{safe(one.trace.id)}</h2><p class="facts">{line}</p>\n{_strip(one)}\n'
     if one.trace.problem:
-        yield f'<p class="problem">{_text(one.trace.problem)}</p>\n'
+        yield f'<p class="problem">{safe(one.trace.problem)}</p>\n'
     yield '<div class="text">'
     for turn in one.turns:
         text, title = one.trace.text[turn.start : turn.end], ""
         at = text.lower().rfind(turn.cue.lower()) if turn.cue else -1
-        body = _text(text)
+        body = safe(text)
         if turn.cue and at >= 0:
             to = at + len(turn.cue)
-            body = f"{_text(text[:at])}<b>{_text(text[at:to])}</b>{_text(text[to:])}"
+            body = f"{safe(text[:at])}<b>{safe(text[at:to])}</b>{safe(text[to:])}"
         if turn.author is Author.SMALL:
             title = f' title="{turn.num_chars:,} characters, ended by: {end_name(turn.reason)}"'
             shown = body.rstrip()
@@ -81,26 +68,9 @@ def _strip(one: Replayed) -> str:
     return f'<svg viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
 
 
-def _text(text: str) -> str:
-    return escape(printable(text))
-
-
-def _digest(script: str) -> str:
-    return b64encode(sha256(script.encode()).digest()).decode()
-
-
 _STYLE = """
-:root { --paper:#fbfaf7; --panel:#fff; --ink:#22262b; --faint:#687079; --line:#e2dfd8;
-  --large:#174a7c; --small:#7d3f00; --wash:#ffeccd; --mark:#d97d0d; --here:#e8f0f9; }
-@media (prefers-color-scheme: dark) { :root { --paper:#15181c; --panel:#1c2026; --ink:#dfe3e8; --faint:#929ba6;
-  --line:#2f353d; --large:#a8cdf4; --small:#ffd596; --wash:#40301a; --mark:#f2a33c; --here:#233243; } }
-* { box-sizing:border-box }
-body { margin:0; display:grid; grid-template:auto 1fr / 15rem 1fr; min-height:100vh; background:var(--paper);
-  color:var(--ink); font:15px/1.6 system-ui,sans-serif }
-header { grid-column:1/-1; padding:1.1rem 1.5rem .8rem; border-bottom:1px solid var(--line); background:var(--panel) }
-h1 { margin:0 0 .5rem; font-size:1.2rem } h2 { margin:0; font-size:1.1rem; overflow-wrap:anywhere }
-dl { display:grid; grid-template-columns:max-content 1fr; gap:0 1rem; margin:0; font-size:.9rem }
-dt, .facts, small { color:var(--faint) } dd { margin:0; overflow-wrap:anywhere }
+body { display:grid; grid-template:auto 1fr / 15rem 1fr; min-height:100vh }
+header { grid-column:1/-1 }
 .key { display:flex; flex-wrap:wrap; gap:.3rem 1rem; align-items:center; margin:.6rem 0 0; font-size:.85rem; color:var(--faint) }
 kbd { padding:0 .4em; border:1px solid var(--line); border-radius:4px; font:inherit } kbd:first-of-type { margin-left:auto }
 kbd + kbd { margin-left:-.7rem }
