@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import typer
 
 from relaygen import __version__
-from relaygen.cli import doctor, eval, models, profiles, replay, run, serve, simulate
+from relaygen.cli import doctor, eval, launch, models, profiles, replay, run, serve, simulate
 from relaygen.errors import RelayError
 from relaygen.report.terminal import printable
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
+app.command("launch")(launch.launch)
 app.command("replay")(replay.replay)
 app.command("eval")(eval.evaluate_strategies)
 app.command("simulate")(simulate.simulate)
