@@ -15,11 +15,11 @@ from relaygen.types import Author, Chunk, Message, Result, Sampling
 from tests.fakes import (
     PROMPT,
     Fake,
-    FakeLlamaCpp,
     FakeSglang,
     FakeVllm,
     Raw,
 )
+from tests.fakes_llama import FakeLlamaCpp
 from tests.fakes_text import FakeOllama, FakeText
 
 SCRIPT = (
@@ -68,12 +68,12 @@ async def read(engine: Engine, request: Request) -> list[Chunk]:
 
 
 async def answer_to(
-    fake: Fake, *parts: bytes, cut: bool = False, status: int = 200, key: str | None = None
+    fake: Fake, *parts: bytes, cut: bool = False, status: int = 200, key: str | None = None, **asked: Any
 ) -> list[Chunk]:
     """What the engine makes of exactly these bytes."""
     async with engine_of(fake, key) as engine:
         fake.raw.append(Raw(parts, status, cut))
-        return await read(engine, request_for(fake))
+        return await read(engine, request_for(fake, **asked))
 
 
 def pieces(chunks: list[Chunk]) -> list[tuple[str, tuple[int, ...]]]:

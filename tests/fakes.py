@@ -1,4 +1,4 @@
-"""Small servers that talk like vLLM, SGLang and llama-server, weaknesses included.
+"""Small servers that talk like vLLM and SGLang, weaknesses included; and what all small servers share.
 
 All play one script: whatever part of it the prompt already holds, they continue after it, as a model at temperature 0 does.
 `raw` answers go first: exact bytes in place of a generation.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -50,6 +51,15 @@ class Vocabulary:
 
     def _word(self, token_id: int) -> bytes:
         return b"" if token_id == EOS else self._words[token_id - 257].encode()
+
+
+def likeliest(token_id: int, num: int) -> dict[int, float]:
+    """Made up: the log probabilities of the `num` likeliest where `token_id` was written, and its own. They halve from place
+    to place; each fifth id was only the second."""
+    place = int(token_id % 5 == 0)
+    others = [(token_id + n) % 256 for n in range(1, num + 2)]
+    order = [*others[:place], token_id, *others[place:]]
+    return {i: -(rank + 1) * math.log(2) for rank, i in enumerate(order) if rank < num or i == token_id}
 
 
 @dataclass(frozen=True)
@@ -175,6 +185,11 @@ class Fake:
         while True:
             new = script[len(ids) :][: min(self.chunk_tokens, body["max_tokens"] - len(ids))]
             ids += new
+            wanted: list[int] = body.get("stop_token_ids") or []
+            at_id = next((n for n, i in enumerate(new) if i in wanted), None)
+            if at_id is not None:  # found inside of the engine, before the text is looked at
+                ids = ids[: len(ids) - len(new) + at_id + 1]
+                new = new[: at_id + 1]
             text = self._whole(ids)
             for stop in body.get("stop") or ():
                 at = text.find(stop, max(0, shown - len(stop)))
@@ -182,6 +197,9 @@ class Fake:
                     cut = at + len(stop) if keep_stop else at
                     yield Step(new, text[shown:cut], "stop", stop)
                     return
+            if at_id is not None:
+                yield Step(new, text[shown:], "stop", new[-1])
+                return
             is_full = len(ids) == body["max_tokens"]
             if is_full or len(ids) == len(script):
                 yield Step(new if is_full else [*new, EOS], text[shown:], "length" if is_full else "stop")
@@ -226,7 +244,7 @@ def refusal(message: str, kind: str = "BadRequestError", code: int = 400) -> byt
 
 
 class FakeVllm(Fake):
-    """`held_back`: text lags ids by the longest stop even though the stop is kept (it does so where it is not kept)."""
+    """`held_back`: text lags ids by more than a token even though the stop is kept (it does so where it is not kept)."""
 
     max_model_len = 500
     owned_by = "vllm"
@@ -268,7 +286,10 @@ class FakeVllm(Fake):
         await response.prepare(request)
         cached = await self.read(body["prompt"])
         for step in self.generate(body):
-            await response.write(sse(self.choice(step), done=False))
+            value = self.choice(step)
+            if "logprobs" in body:
+                value["choices"][0]["logprobs"] = self.logprobs(step.ids, body)
+            await response.write(sse(value, done=False))
             await self.step()
         usage: dict[str, Any] = {"prompt_tokens": len(body["prompt"])}
         if self.habits and self.habits.cache is not None:
@@ -280,10 +301,31 @@ class FakeVllm(Fake):
         written = self.vocabulary.decode(body["prompt"]).removeprefix(PROMPT)
         keep = body.get("include_stop_str_in_output", False)
         longest = max(map(len, body["stop"]), default=1) - 1
-        return self.steps(body, written, keep_stop=keep, held=0 if keep and not self.held_back else longest)
+        held = 20 if self.held_back else 0 if keep else longest
+        return self.steps(body, written, keep_stop=keep, held=held)
 
     def choice(self, step: Step) -> dict[str, Any]:
         return event(step.text, step.ids, step.finish, stop_reason=step.stop)
+
+    def logprobs(self, ids: Sequence[int], body: Any) -> dict[str, Any]:
+        """As vLLM does: the written token is among the candidates, whether asked for or not."""
+        tops = [likeliest(i, body["logprobs"]) for i in ids]
+        named = [
+            {self.name(i, body): lp for i, lp in sorted(top.items(), key=lambda pair: pair[0] != written)}
+            for written, top in zip(ids, tops, strict=True)
+        ]
+        return {
+            "tokens": [self.name(i, body) for i in ids],
+            "token_logprobs": [top[i] for i, top in zip(ids, tops, strict=True)],
+            "top_logprobs": named,
+        }
+
+    def name(self, token_id: int, body: Any) -> str:
+        return (
+            f"token_id:{token_id}"
+            if body.get("return_tokens_as_token_ids")
+            else self.vocabulary.decode([token_id])
+        )
 
     def too_many(self, count: int) -> bytes:
         return refusal(f"'List should have at most {self.max_stops} items after validation, not {count}'")
@@ -313,79 +355,13 @@ class FakeSglang(FakeVllm):
         matched = step.stop or (EOS if step.finish == "stop" else None)
         return event(step.text, step.ids, step.finish, matched_stop=matched)
 
-
-class FakeLlamaCpp(Fake):
-    """One id an event. While a character is incomplete nothing is sent; while the text may begin a stop string its ids come
-    without text; stop strings, and text held back at the end, are never shown."""
-
-    context_tokens = 500
-
-    def routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/props", self.props)
-        router.add_post("/apply-template", self.render)
-        router.add_post("/tokenize", self.tokenize)
-        router.add_post("/detokenize", self.detokenize)
-        router.add_post("/completion", self.complete)
-
-    async def props(self, request: web.Request) -> web.Response:
-        settings = {"n_ctx": self.context_tokens}
-        return web.json_response(
-            {"default_generation_settings": settings, "total_slots": 2, "model_path": f"/models/{MODEL}"}
-        )
-
-    async def render(self, request: web.Request) -> web.Response:
-        return web.json_response({"prompt": PROMPT})
-
-    async def tokenize(self, request: web.Request) -> web.Response:
-        return web.json_response({"tokens": self.vocabulary.encode((await request.json())["content"])})
-
-    async def detokenize(self, request: web.Request) -> web.Response:
-        ids = (await request.json())["tokens"]
-        return web.json_response({"content": self.vocabulary.decode(ids, special=False)})
-
-    async def complete(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        if self.raw:
-            return await self.play_raw(request, self.raw.popleft())
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for value in self.generate(body):
-            await response.write(sse(value, done=False))
-            await asyncio.sleep(0)
-        return response
-
-    def generate(self, body: Any) -> Iterator[dict[str, Any]]:
-        written = self.vocabulary.decode(body["prompt"]).removeprefix(PROMPT)
-        script = [*self.vocabulary.encode(self.text[len(written) :]), EOS][: body["n_predict"]]
-        shown = 0
-        for count in range(1, len(script) + 1):
-            text = self.vocabulary.decode(script[:count], special=False)
-            if text.endswith("\ufffd"):
-                continue
-            ends = [(text.find(stop), stop) for stop in body["stop"] if stop in text]
-            if ends:
-                yield llama_event(text[shown : min(ends)[0]], [script[count - 1]], count)
-                yield llama_end("word", count, stopping_word=min(ends)[1])
-                return
-            if any(text.endswith(stop[:n]) for stop in body["stop"] for n in range(1, len(stop))):
-                yield llama_event("", [script[count - 1]], count)
-            else:
-                yield llama_event(text[shown:], [script[count - 1]], count)
-                shown = len(text)
-        yield llama_end("eos" if script[-1] == EOS else "limit", len(script))
-
-
-def llama_event(text: str, ids: Sequence[int], count: int) -> dict[str, Any]:
-    return {"content": text, "tokens": ids, "stop": False, "tokens_predicted": count}
-
-
-def llama_end(kind: str, count: int, **more: Any) -> dict[str, Any]:
-    timings = {"prompt_n": 3, "cache_n": 5, "prompt_ms": 7.0, "predicted_n": count, "predicted_ms": 9.0}
-    end: dict[str, Any] = {
-        "content": "",
-        "tokens": [],
-        "stop": True,
-        "tokens_predicted": count,
-        "timings": timings,
-    }
-    return {**end, "stop_type": kind, **more}
+    def logprobs(self, ids: Sequence[int], body: Any) -> dict[str, Any]:
+        """Candidates by their texts, those alone that were asked for."""
+        num = body["logprobs"]
+        tops = [likeliest(i, num) for i in ids]
+        best = [sorted(top.items(), key=lambda pair: -pair[1])[:num] for top in tops]
+        return {
+            "tokens": [self.vocabulary.decode([i]) for i in ids],
+            "token_logprobs": [top[i] for i, top in zip(ids, tops, strict=True)],
+            "top_logprobs": [{self.vocabulary.decode([i]): lp for i, lp in reversed(one)} for one in best],
+        }

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 
-from relaygen.core.policy import alone, segment
-from relaygen.engines.completions import CompletionsEngine
+from relaygen.core.policy import alone
 from relaygen.engines.http import Endpoint
 from relaygen.engines.open import Address, connect, is_url
 from relaygen.engines.probe import probe
-from relaygen.engines.stops import StopChoice
-from relaygen.engines.vllm import VllmEngine
 from relaygen.errors import (
     EngineRefusedError,
     EngineUnreachableError,
@@ -21,7 +17,6 @@ from relaygen.errors import (
 )
 from relaygen.types import Author, Sampling
 from tests.asking import (
-    CUES,
     FAKES,
     SCRIPT,
     TEXT,
@@ -32,7 +27,6 @@ from tests.asking import (
 )
 from tests.fakes import (
     Fake,
-    FakeSglang,
     FakeVllm,
 )
 from tests.fakes_text import FakeOllama
@@ -54,27 +48,6 @@ async def test_a_relay_of_a_script_with_itself_is_the_script(
     assert result.usage.large_tokens
     assert result.usage.small_tokens
     assert not result.warnings
-
-
-@pytest.mark.parametrize("kind", ["vllm", "vllm held back", "sglang"])
-async def test_every_way_of_ending_a_turn_gives_the_same_turns(kind: str) -> None:
-    """Stop strings (any number), a few of them, none (the stream is closed); one or several tokens per chunk."""
-    turns: list[Any] = []
-    for max_stops, chunk_tokens in itertools.product((9999, 4, 1), (1, 4)):
-        held_back = {"held_back": True} if kind == "vllm held back" else {}
-        fakes = [
-            (FakeSglang if kind == "sglang" else FakeVllm)(
-                SCRIPT, chunk_tokens=chunk_tokens, max_stops=max_stops, **held_back
-            )
-            for _ in range(2)
-        ]
-        async with engine_of(fakes[0]) as large, engine_of(fakes[1]) as small:
-            for engine in (large, small):
-                assert isinstance(engine, CompletionsEngine)
-                engine.stops.limit = min(engine.stops.limit, max_stops)
-            result = await relay(large, small)
-        turns.append([(s.author, s.token_ids, s.text, s.reason) for s in result.segments])
-    assert all(turn == turns[0] for turn in turns)
 
 
 @pytest.mark.parametrize("kind", FAKES)
@@ -159,46 +132,3 @@ async def test_a_model_is_named_where_there_are_several() -> None:
         engine = await connect(f"{url}#toy-lora", name="x", api_key=None, context_tokens=100)
         assert engine.info.model == "toy-lora"
         await engine.close()
-
-
-# ---- stops
-
-
-@pytest.mark.parametrize("max_stops", [4, 29])
-async def test_five_stops_are_refused_and_the_cap_is_found(max_stops: int) -> None:
-    fake = FakeVllm(SCRIPT, max_stops=max_stops)
-    async with fake.running() as url:
-        engine = await VllmEngine.connect(Endpoint(url))
-        assert engine.stops.limit == max_stops
-        await read(engine, request_for(fake, stops=tuple(f"stop {i}" for i in range(50))))
-        assert len(fake.generations[-1]["stop"]) == max_stops
-        await engine.close()
-
-
-def test_the_stops_sent_are_those_that_end_most_turns() -> None:
-    stops = ("a,", "b,", "c,", "d,", "bb,")
-    choice = StopChoice(2)
-    assert choice.pick(stops) == ["a,", "b,"]
-    assert choice.pick(("x",)) == ["x"]
-    for text, last in (
-        ("so d", ","),
-        ("x bb", ", and"),
-        ("x d", ","),
-        ("x bb", ","),
-        ("d, d,", " no"),
-        ("", ""),
-    ):
-        choice.learn(stops, text, last)
-    assert choice.pick(stops) == ["d,", "bb,"]  # of two that end together the longer is counted
-
-
-async def test_stops_are_learnt_and_then_keep_the_connection() -> None:
-    fake = FakeVllm((SCRIPT[9:18]) * 8)
-    async with engine_of(fake) as engine:
-        for _ in range(2):
-            await relay(engine, engine, segment(CUES))
-        closed = fake.num_connections
-        await relay(engine, engine, segment(CUES))
-        assert closed > 2
-        assert fake.num_connections - closed <= 1
-    assert any("Therefore," in body["stop"] for body in fake.generations[1:])

@@ -31,7 +31,8 @@ from relaygen.local import LocalSettings
 from relaygen.models import quiet
 from relaygen.types import Author, Chunk, Message, Sampling
 from tests.asking import POLICY, SCRIPT, TEXT, relay
-from tests.fakes import Fake, FakeLlamaCpp, FakeVllm
+from tests.fakes import Fake, FakeVllm
+from tests.fakes_llama import FakeLlamaCpp
 from tests.fakes_text import FakeText
 from tests.faults import Server, until
 

@@ -40,16 +40,14 @@ from tests.asking import (
 )
 from tests.fakes import (
     EOS,
-    FakeLlamaCpp,
     FakeSglang,
     FakeVllm,
     Raw,
     event,
-    llama_end,
-    llama_event,
     refusal,
     sse,
 )
+from tests.fakes_llama import FakeLlamaCpp, llama_end, llama_event
 from tests.fakes_text import FakeOllama, FakeText
 
 # ---- ids and text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import math
 import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -23,7 +24,7 @@ from relaygen.engines.open import connect
 from relaygen.engines.vllm import VllmEngine
 from relaygen.engines.vocabulary import translation
 from relaygen.run import Pair, Run
-from relaygen.types import Author, Message, Result, Sampling
+from relaygen.types import Author, Message, Piece, Result, Sampling
 from tests.conftest import start
 
 pytestmark = [pytest.mark.slow, pytest.mark.weights, pytest.mark.timeout(1500)]
@@ -132,14 +133,59 @@ async def test_a_relay_of_a_model_with_itself_is_that_model(engine: VllmEngine, 
 
 async def test_every_way_of_ending_a_turn_gives_the_same_turns(engine: VllmEngine) -> None:
     assert engine.stops.limit == MAX_STOPS  # found by asking
-    policy = segment(("is", "and", "the", "to", "She"), max_small_tokens=8, min_large_tokens=2)
+    cues = ("is", "and", "the", "to", "She")
+    policy = segment(cues, max_small_tokens=8, min_large_tokens=2)
     turns: list[Any] = []
-    for limit in (MAX_STOPS, 4, 0):  # all stop strings, those that ended most turns, closing the stream
-        engine.stops.limit = limit
+    for way in ("all stop strings", "closing the stream", "those that ended most turns", "stop ids"):
+        engine.stops.limit = {"all stop strings": MAX_STOPS, "those that ended most turns": 4}.get(way, 0)
+        if (
+            way == "stop ids"
+        ):  # of cues without their borders, which is not what is learnt: false stops must not matter
+            for cue in cues:
+                [token_id] = await engine.tokenize(f" {cue}")
+                engine.stops.learn((f"{cue} ",), "", [Piece(f"{cue} ", (token_id,))])
+            assert len(engine.stops.pick(tuple(f"{cue} " for cue in cues))[1]) == len(cues)
         results = [await relay(engine, engine, prompt, policy) for prompt in PROMPTS[1:3]]
         turns.append([[(s.author, s.token_ids, s.text, s.reason) for s in r.segments] for r in results])
-    assert turns[0] == turns[1] == turns[2]
+    assert all(turn == turns[0] for turn in turns)
     assert all(len(segments) > 3 for segments in turns[0])
+
+
+async def test_a_stop_id_ends_the_request_and_stays(engine: VllmEngine) -> None:
+    prompt = await engine.tokenize("Once upon a time, there was")
+    plain, _ = await _write(engine, prompt, 12)
+    stop = plain[5]
+    cut, text = await _write(engine, prompt, 12, stop_ids=(stop,))
+    assert cut == plain[: plain.index(stop) + 1]
+    assert await engine.spell(cut) == text
+
+
+async def test_log_probabilities(engine: VllmEngine) -> None:
+    prompt = await engine.tokenize("Repeat: 🎉🐉 因此，答案是四十二。 The capital of France is")
+    for num, stops in ((3, ()), (2, ("Paris", ".\n")), (0, ())):
+        request = Request(prompt, 12, stops, Sampling(temperature=0), 1, top_logprobs=num)
+        for piece in await _pieces(engine, request):
+            assert len(piece.logprobs) == len(piece.token_ids) > 0
+            for token_id, found in zip(piece.token_ids, piece.logprobs, strict=True):
+                assert found.logprob <= 0
+                assert len(found.top) == num
+                assert sum(math.exp(top.logprob) for top in found.top) <= 1 + 1e-3
+                if num:
+                    assert found.top[0].logprob - found.logprob <= NEAR_TIE  # greedy
+                    assert token_id in [top.token_id for top in found.top]
+
+
+async def test_a_schema_is_kept_to(engine: VllmEngine) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    prompt = await engine.tokenize("The capital of France as JSON:\n")
+    request = Request(prompt, 40, (), Sampling(temperature=0), 1, schema=schema)
+    text = "".join(piece.text for piece in await _pieces(engine, request))
+    assert json.loads(text)["city"] in ("Paris", "Rome")
 
 
 async def test_requests_end_on_whole_characters(engine: VllmEngine) -> None:
@@ -155,10 +201,15 @@ async def test_requests_end_on_whole_characters(engine: VllmEngine) -> None:
     assert text.startswith(whole[1][:4])
 
 
-async def _write(engine: VllmEngine, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], str]:
-    request = Request(prompt, max_tokens, (), Sampling(temperature=0), 1)
+async def _pieces(engine: VllmEngine, request: Request) -> list[Piece]:
     async with engine.session() as session, aclosing(session.write(request)) as chunks:
-        pieces = [piece async for chunk in chunks for piece in chunk.pieces]
+        return [piece async for chunk in chunks for piece in chunk.pieces]
+
+
+async def _write(
+    engine: VllmEngine, prompt: Sequence[int], max_tokens: int, **more: Any
+) -> tuple[list[int], str]:
+    pieces = await _pieces(engine, Request(prompt, max_tokens, (), Sampling(temperature=0), 1, **more))
     return [i for piece in pieces for i in piece.token_ids], "".join(piece.text for piece in pieces)
 
 

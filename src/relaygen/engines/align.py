@@ -1,4 +1,4 @@
-"""Ids and text of one stream, put together again: a piece's text is exactly the text of its ids.
+"""Ids, text and log probabilities of one stream, put together again: a piece's text is exactly the text of its ids.
 
 Servers that stream ids and text side by side let them drift apart:
   - ids of an incomplete character come with empty text, or with the text of what precedes it in the same token;
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from relaygen.types import Piece
+from relaygen.types import Piece, TokenLogprob
 
 INCOMPLETE = "\ufffd"  # what tokenisers write for bytes that are not yet a character
 _MAX_CHARS_PER_TOKEN = 32  # more than this in a first text is looked into
@@ -21,35 +21,44 @@ Spell = Callable[[Sequence[int]], Awaitable[str]]
 
 class Aligner:
     """`spell` gives the text of ids, as it would stand in the middle of a text. With `in_step` a single id beside text is
-    taken to be the id of that text without asking."""
+    taken to be the id of that text without asking. With `scored` each id has a log probability, which may come later."""
 
-    def __init__(self, spell: Spell, *, in_step: bool) -> None:
+    def __init__(self, spell: Spell, *, in_step: bool, scored: bool = False) -> None:
         self._spell = spell
         self._in_step = in_step
+        self._scored = scored
         self._ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
         self._text = ""
         self._first = True
 
-    async def add(self, ids: Sequence[int], text: str) -> None:
+    async def add(self, ids: Sequence[int], text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
         if text and self._first:
             text = await self._without_prompt([*self._ids, *ids], text)
             self._first = False
         self._ids += ids
         self._text += text
+        self._logprobs += logprobs
 
     async def ready(self) -> list[Piece]:
         """The pieces that are certain by now."""
+        if self._scored and len(self._logprobs) < len(self._ids):
+            return []
         if self._in_step and len(self._ids) == 1 and self._text:
             return [self._take(1, self._text)]
         return await self._settle()
 
     async def end(self, *, eos: bool, cut: bool) -> list[Piece]:
         """The rest. `eos`: the last id is the end-of-text token. `cut`: the text may stop short of the ids. The ids of a
-        character that was not completed are left out: they were never shown, and no request may end inside one."""
+        character that was not completed are left out: they were never shown, and no request may end inside one. ValueError
+        when the log probabilities are not those of the ids."""
         if eos and self._ids:
             last = self._ids.pop()
+            del self._logprobs[len(self._ids) :]
             if self._text:  # the end token shows only where a model's tokeniser takes it for an ordinary one
                 self._text = self._text.removesuffix(await self._spell([last]))
+        if self._scored and len(self._logprobs) != len(self._ids):
+            raise ValueError(f"{len(self._logprobs)} log probabilities for {len(self._ids)} token ids")
         if self._ids and (cut or not self._in_step):
             spelt = await self._spell(self._ids)
             if spelt.startswith(self._text.rstrip(INCOMPLETE)):
@@ -79,8 +88,9 @@ class Aligner:
         return pieces
 
     def _take(self, count: int, text: str) -> Piece:
-        piece = Piece(text, tuple(self._ids[:count]))
+        piece = Piece(text, tuple(self._ids[:count]), tuple(self._logprobs[:count]))
         self._ids = self._ids[count:]
+        self._logprobs = self._logprobs[count:]
         self._text = self._text[len(text) :]
         return piece
 

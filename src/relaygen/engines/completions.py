@@ -3,21 +3,26 @@ sglang.py.
 
 The prompt is rendered once by the server's own chat template; from then on ids are sent and ids come back. The stop string
 that ended a request stays in the text, so that the server holds no text back for it.
+
+A JSON schema goes out as `response_format`: both servers have long known it here, while their own fields for it have changed
+names, and vLLM takes no notice of a field that it does not know.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 from relaygen.engines.affinity import Affinity
 from relaygen.engines.align import Aligner
 from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.http import Endpoint, Http
+from relaygen.engines.logprobs import columns, ranked
 from relaygen.engines.stops import MANY, StopChoice
 from relaygen.errors import EngineCutError, EngineError, EngineProtocolError, UserError
-from relaygen.types import Chunk, Message, Piece, TurnEnd
+from relaygen.types import Candidate, Chunk, Message, Piece, TokenLogprob, TurnEnd
 
 _TAIL = 64  # characters: longer than any stop string
 
@@ -30,6 +35,7 @@ class CompletionsEngine:
     detokenized: ClassVar[str]  # the field that holds the text in the answer of /detokenize
     stop_field: ClassVar[str]  # the field that says what ended the request
     keep_stop: ClassVar[Mapping[str, bool]]  # has the stop string kept in the text
+    name_ids: ClassVar[Mapping[str, bool]] = {}  # has candidates named by their ids
 
     def __init__(self, http: Http, info: EngineInfo, max_stops: int = MANY) -> None:
         self.http = http
@@ -105,6 +111,10 @@ class CompletionsEngine:
             self._texts[ids[0]] = text
         return text
 
+    async def candidates(self, top: Mapping[str, float]) -> list[Candidate]:
+        """From their log probabilities by the server's names for them: texts, unless the dialect says otherwise."""
+        return [Candidate(text, logprob) for text, logprob in top.items()]
+
     @asynccontextmanager
     async def session(self) -> AsyncGenerator[CompletionsSession]:
         yield CompletionsSession(self)
@@ -120,13 +130,16 @@ class CompletionsSession:
 
     async def write(self, request: Request) -> AsyncGenerator[Chunk]:
         engine = self._engine
-        reader = _Reader(engine)
-        before = last = ""
+        strings, ids = engine.stops.pick(request.stops)
+        request = replace(request, stop_ids=(*request.stop_ids, *ids))
+        reader = _Reader(engine, request)
+        before, last = "", list[Piece]()
         try:
-            async with aclosing(self._events(request, reader)) as events:
+            async with aclosing(self._events(request, strings, reader)) as events:
                 async for event in events:
                     if pieces := await reader.read(event):
-                        before, last = (before + last)[-_TAIL:], "".join(piece.text for piece in pieces)
+                        before = (before + "".join(piece.text for piece in last))[-_TAIL:]
+                        last = pieces
                         if not reader.finish:
                             yield Chunk(tuple(pieces))
         except GeneratorExit:  # the caller has seen the end of the turn, or wants no more
@@ -140,12 +153,12 @@ class CompletionsSession:
             engine.stops.learn(request.stops, before, last)
         yield reader.end()
 
-    async def _events(self, request: Request, reader: _Reader) -> AsyncGenerator[Any]:
+    async def _events(self, request: Request, stops: Sequence[str], reader: _Reader) -> AsyncGenerator[Any]:
         engine = self._engine
         body = {
             **completion_body(engine.info.model, request),
             "prompt": request.ids,
-            "stop": engine.stops.pick(request.stops),
+            "stop": stops,
             "return_token_ids": True,
             **engine.keep_stop,
             # 0 is "off" for us, -1 is for both of these servers.
@@ -153,6 +166,12 @@ class CompletionsSession:
             "min_p": request.sampling.min_p,
             "repetition_penalty": request.sampling.repeat_penalty,
         }
+        if request.stop_ids:
+            body["stop_token_ids"] = request.stop_ids
+        if request.top_logprobs is not None:
+            body |= {"logprobs": request.top_logprobs, **engine.name_ids}
+        if request.schema is not None:
+            body["response_format"] = _response_format(request.schema)
         async with aclosing(engine.http.stream("/v1/completions", body, affinity=self._affinity)) as events:
             try:
                 async for event in events:
@@ -166,14 +185,16 @@ class _Reader:
     """Events of one request -> pieces, and what ended it. The pieces of the finishing event go out with the end, so that
     the caller waits for the little that still follows and the connection can be used again."""
 
-    def __init__(self, engine: CompletionsEngine) -> None:
+    def __init__(self, engine: CompletionsEngine, request: Request) -> None:
         self._engine = engine
-        self._aligner = Aligner(engine.spell, in_step=engine.in_step)
+        self._request = request
+        scored = request.top_logprobs is not None
+        self._aligner = Aligner(engine.spell, in_step=engine.in_step, scored=scored)
         self._num_tokens = 0
         self._usage: dict[str, Any] = {}
         self._last: list[Piece] = []
         self.finish: Literal["eos", "stop", "length"] | None = None
-        self.stopped = False  # by one of our stop strings
+        self.stopped = False  # by one of our stops
 
     async def read(self, event: Any) -> list[Piece]:
         self._usage = event.get("usage") or self._usage
@@ -185,17 +206,27 @@ class _Reader:
         if text and not self._num_tokens and not ids:
             raise self.error(EngineProtocolError, f"gives no token ids: a newer {self._engine.dialect} does")
         self._num_tokens += len(ids)
-        await self._aligner.add(ids, text)
+        await self._aligner.add(ids, text, await self._logprobs(choice))
         reason = choice.get("finish_reason")
         if not reason:
             return await self._aligner.ready()
         if reason not in ("stop", "length"):
             raise self.error(EngineCutError, f"gave the request up ({reason})")
-        self.stopped = isinstance(choice.get(self._engine.stop_field), str)
-        # A number is the id of a token that ends the text, nothing means the model's usual one; we ask for neither.
+        stop = choice.get(self._engine.stop_field)
+        self.stopped = isinstance(stop, str) or stop in self._request.stop_ids
+        # Another number is the id of a token that ends the text; nothing means the model's usual one.
         self.finish = "length" if reason == "length" else "stop" if self.stopped else "eos"
         self._last = await self._aligner.end(eos=self.finish == "eos", cut=self.stopped)
         return self._last
+
+    async def _logprobs(self, choice: Mapping[str, Any]) -> list[TokenLogprob]:
+        num, value = self._request.top_logprobs, choice.get("logprobs")
+        if num is None or not value:
+            return []
+        rows = [
+            (logprob, await self._engine.candidates(top) if num else []) for logprob, top in columns(value)
+        ]
+        return [ranked(logprob, candidates, num) for logprob, candidates in rows]
 
     def end(self) -> Chunk:
         if not self.finish:
@@ -210,6 +241,12 @@ class _Reader:
 
     def error(self, kind: type[EngineError], what: str) -> EngineError:
         return kind(f"{self._engine.info} {what}", engine=self._engine.info.model)
+
+
+def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    if not schema:
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 def completion_body(model: str, request: Request) -> dict[str, Any]:

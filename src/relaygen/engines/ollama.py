@@ -13,6 +13,7 @@ from typing import Any
 from relaygen.engines.align import INCOMPLETE
 from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.http import Endpoint, Http
+from relaygen.engines.logprobs import refuse
 from relaygen.errors import EngineCutError, EngineProtocolError, UserError
 from relaygen.types import Chunk, Message, Piece, TurnEnd
 
@@ -80,6 +81,7 @@ class OllamaEngine:
         yield self
 
     async def write(self, request: Request) -> AsyncGenerator[Chunk]:
+        refuse(self._info, request)
         sampling = request.sampling
         options = {
             "num_predict": request.max_tokens,
@@ -100,6 +102,8 @@ class OllamaEngine:
             "stream": True,
             **self._common(**options),
         }
+        if request.schema is not None:
+            body["format"] = request.schema or "json"
         try:
             async with aclosing(self._http.stream("/api/generate", body, parser=_Lines())) as events:
                 async for event in events:

@@ -3,6 +3,9 @@
 Text is not in step with ids: while the end of the text may begin a stop string, or a character is incomplete, a part of it is
 held back. Up to 32 stop strings. A prompt and max_tokens that do not fit together are refused, not shortened; the driver asks
 for no more than `context_tokens`, which is the server's own limit for input (a few tokens under the model's).
+
+Its log probabilities are those after the temperature, unless it runs with SGLANG_RETURN_ORIGINAL_LOGPROB=1; and candidates come
+without ids, those of equal text as one.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from relaygen.engines.align import INCOMPLETE
 from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.completions import completion_body, served_model
 from relaygen.engines.http import Endpoint, Http
+from relaygen.engines.logprobs import refuse
 from relaygen.errors import EngineCutError, EngineError, EngineProtocolError, EngineRefusedError, UserError
 from relaygen.types import Chunk, Message, Piece, TurnEnd
 
@@ -91,6 +92,11 @@ class TextEngine:
         yield self
 
     async def write(self, request: Request) -> AsyncGenerator[Chunk]:
+        refuse(self._info, request)
+        if request.schema is not None:
+            raise UserError(
+                f"{self._info} cannot keep to a JSON schema (`response_format`): use vLLM, SGLang, llama-server or Ollama"
+            )
         body = {**completion_body(self._info.model, request), "prompt": request.text}
         del body["stream_options"]  # nothing of it is used, and not everybody knows it
         end: Chunk | None = None
