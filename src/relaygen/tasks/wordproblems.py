@@ -121,7 +121,7 @@ def _interest(r: Random) -> Drawn:
 def _ages(r: Random) -> Drawn:
     child, factor, years = r.randint(4, 12), r.choice((3, 4, 5)), r.randint(2, 9)
     return (
-        f"Orla's grandmother is {factor} times as old as Orla. In {years} years the sum of their ages will be"
+        f"Orla's grandmother is {factor} times as old as Orla. In {years} years they will be"
         f" {child * (factor + 1) + 2 * years}. How old is Orla now?",
         child,
     )
