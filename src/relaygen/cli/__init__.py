@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import typer
 
 from relaygen import __version__
-from relaygen.cli import doctor, eval, launch, models, profiles, replay, run, serve, simulate
+from relaygen.cli import calibrate, doctor, eval, launch, models, profiles, replay, run, serve, simulate
 from relaygen.errors import RelayError
 from relaygen.report.terminal import printable
 
@@ -27,6 +27,7 @@ app.command("doctor")(doctor.doctor)
 app.command("launch")(launch.launch)
 app.command("replay")(replay.replay)
 app.command("eval")(eval.evaluate_strategies)
+app.command("calibrate")(calibrate.calibrate)
 app.command("simulate")(simulate.simulate)
 app.add_typer(models.app, name="models")
 app.add_typer(profiles.app, name="profiles")

@@ -95,6 +95,12 @@ class LlamaCppEngine:
     def learn(self, token_id: int, text: str) -> None:
         self._texts[token_id] = text
 
+    async def spell(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, with U+FFFD for what is no whole character."""
+        if len(ids) == 1:
+            return await self.text_of(ids[0]) or self._texts[ids[0]]
+        return (await self._http.post("/detokenize", {"tokens": ids}))["content"]
+
     @asynccontextmanager
     async def session(self) -> AsyncGenerator[LlamaCppSession]:
         if not self._pinned:
@@ -112,6 +118,11 @@ class LlamaCppSession:
         self._engine = engine
         self._http = http
         self._slot = slot
+
+    @property
+    def place(self) -> dict[str, int]:
+        """What a request must say to be computed where this session's prefix is."""
+        return {} if self._slot is None else {"id_slot": self._slot}
 
     async def write(self, request: Request) -> AsyncGenerator[Chunk]:
         reader = _Reader(self._engine, request.top_logprobs)
@@ -159,9 +170,7 @@ class LlamaCppSession:
             body |= {"n_probs": max(1, request.top_logprobs), "post_sampling_probs": False}
         if request.schema is not None:
             body["json_schema"] = request.schema or {"type": "object"}
-        if self._slot is not None:
-            body["id_slot"] = self._slot
-        return body
+        return body | self.place
 
 
 @dataclass(frozen=True, slots=True)
