@@ -17,6 +17,10 @@ from relaygen.profile import Profile
 Method = Literal["paper", "ci", "budget"]
 MIN_PROBLEMS = 10
 GOOD_PROBLEMS = 40
+HELD_OUT = (
+    "Held out: the same choice was made again on one half of the problems, and its cues tried on the other half. The"
+    " profile's own cues come from all of them."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,7 @@ def evidence(
         },
         "expected": _expected(chosen.expected),
         "held_out": {
-            "note": "the same choice made on half of the problems: its cues on that half, and on the other",
+            "note": HELD_OUT,
             "cues": list(found.tried.cues),
             "chosen_on": _expected(found.tried.expected),
             "held_back": _expected(found.tried.held_out),

@@ -120,6 +120,7 @@ def calibrate(
     ] = 2048,
     threads: Annotated[int | None, typer.Option(min=1, help="As in `relaygen run`.")] = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="OUT.html", help="A report with plots.")] = None,
 ) -> None:
     """Find the cues of a pair of models, and write them into a profile with the evidence.
 
@@ -128,14 +129,17 @@ def calibrate(
 
     Examples:
 
-        relaygen calibrate --out pair.toml --share 0.4
+        relaygen calibrate --out pair.toml --share 0.4 --html pair.html
 
         relaygen calibrate --large http://gpu:8000 --small http://gpu:8001 --data amc23.jsonl --select ci --out mine.toml
     """
     if find_spec("numpy") is None:
         raise UserError('calibrating needs numpy: pip install "relaygen[eval]"')
-    from relaygen.analyse.calibration import MIN_PROBLEMS, Question, as_profile, both, choose
+    from relaygen.analyse.calibration import HELD_OUT, MIN_PROBLEMS, Question, as_profile, both, choose
+    from relaygen.report.calibration import write_page
 
+    if html and not html.parent.is_dir():
+        raise UserError(f"cannot write {html}: its folder is not there")
     if out.suffix != ".toml" or out.is_dir() or not out.parent.is_dir():
         raise UserError(f"--out {out} must be a .toml file in a folder that is there")
     chosen = _problems(data, problems, seed) if not traces else []
@@ -163,6 +167,14 @@ def calibrate(
     source = _source(data, traces, seed)
     made = as_profile(found, base, question, name=out.stem, scored=read_by, data=source, day=date.today())
     _write(out, profiles.dump(made))
+    if html:
+        selection = replace(
+            found.selection, held_out=found.tried.held_out, warnings=(*found.warnings, *found.tried.warnings)
+        )
+        facts = [("written by", read_by[0].model), ("read by", read_by[0].scorer), ("problems", source)]
+        write_page(
+            html, found.table, selection, title=f"Calibration: {made.name}", facts=facts, made=[HELD_OUT]
+        )
     report = {
         "profile": str(out),
         "cues": made.cues,
