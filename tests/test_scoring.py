@@ -21,7 +21,8 @@ from relaygen.errors import ContextOverflowError, EngineProtocolError, UserError
 from relaygen.types import Message, TokenLogprob
 from tests.asking import engine_of
 from tests.conftest import start
-from tests.fakes import Fake, FakeLlamaCpp, FakeSglang, FakeVllm
+from tests.fakes import Fake, FakeSglang, FakeVllm
+from tests.fakes_llama import FakeLlamaCpp
 from tests.fakes_text import FakeText
 
 TEXTS = (
