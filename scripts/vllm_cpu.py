@@ -1,6 +1,7 @@
 """A real vLLM on the CPU, in an environment of its own, to test the HTTP adapter against.
 
     python scripts/vllm_cpu.py setup [--model smollm2-135m ...]
+    python scripts/vllm_cpu.py ready [--model smollm2-135m ...]      exit code 0: set up, 1: not
     python scripts/vllm_cpu.py serve smollm2-135m [--port 0] [-- more vLLM arguments]
 
 From a test:
@@ -50,7 +51,7 @@ MAX_MODEL_LEN = 2048
 # In bfloat16 two tokens often have the very same logit, and then a turn that starts anew from the ids so far
 # may go on otherwise than one run through would have. It is no faster on a CPU either.
 DTYPE = "float32"
-START_LIMIT_S = 300.0
+START_LIMIT_S = 600.0  # half a minute on a quiet machine
 STOP_LIMIT_S = 15.0
 
 # Changing a version or the conversion changes the stamp, and with it what `setup` finds stale.
@@ -352,6 +353,8 @@ def main() -> int:
     make.add_argument(
         "--model", action="append", choices=MODELS, help=f"again for more (default: {MODELS[0]})"
     )
+    ready = commands.add_parser("ready", help="exit code 0 if setup has nothing left to do")
+    ready.add_argument("--model", action="append", choices=MODELS)
     run = commands.add_parser("serve", help="run it in the foreground; prints the address when ready")
     run.add_argument("model", choices=MODELS)
     run.add_argument("--port", type=int, default=0, help="0 (the default) takes a free one")
@@ -360,6 +363,8 @@ def main() -> int:
     at = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:at])
     try:
+        if args.command == "ready":
+            return 0 if all(map(is_ready, args.model or MODELS[:1])) else 1
         if args.command == "setup":
             setup(args.model or MODELS[:1])
             return 0

@@ -23,6 +23,8 @@ from relaygen.engines.http import Endpoint
 from relaygen.engines.open import connect
 from relaygen.engines.vllm import VllmEngine
 from relaygen.engines.vocabulary import translation
+from relaygen.examine import examine
+from relaygen.examine.checks import facts
 from relaygen.run import Pair, Run
 from relaygen.types import Author, Message, Piece, Result, Sampling
 from tests.conftest import start
@@ -230,6 +232,20 @@ async def test_vllm_and_llama_cpp_relay_by_ids(engine: VllmEngine, smollm2: Path
             await small.render([Message("user", "?")])
         )[1]
         assert result.timings.large.prefill_ms > 0
+
+
+async def test_the_doctor_finds_nothing_but_what_is(engine: VllmEngine) -> None:
+    """Started without --enable-prompt-tokens-details: only the time tells that the prefix cache works."""
+    one = await examine(engine)
+    assert one.findings == ()
+    assert one.cached_share == 1
+    assert one.version
+    assert one.version.startswith("0.")
+
+
+async def test_the_doctor_finds_the_stop_cap(engine: VllmEngine) -> None:
+    engine.stops.limit = 4
+    assert [f.name for f in facts(engine)] == ["stop-cap"]
 
 
 async def test_closing_the_stream_frees_the_server(engine: VllmEngine, url: str) -> None:

@@ -47,8 +47,11 @@ def launch(
     slots: Annotated[int, typer.Option(min=1, help="Generations at once, for llama-server.")] = 4,
     host: Annotated[str, typer.Option(help="Where the servers listen.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=1, max=65534, help="Of the large one; the small one has the next.")
-    ] = 8000,
+        int,
+        typer.Option(
+            min=1, max=65534, help="Of the large one; the small one has the next. (8000 is `relaygen serve`.)"
+        ),
+    ] = 8001,
     execute: Annotated[
         bool, typer.Option("--exec", help="Run both servers here, until Ctrl-C; they must be installed.")
     ] = False,
@@ -104,7 +107,8 @@ def _text(found: Plan) -> str:
 
 
 def _uses(found: Plan) -> list[str]:
-    return [f"relaygen doctor {found.models}", f'relaygen run {found.models} "What is 17 * 23?"']
+    ask = f'relaygen run {found.models} "What is 17 * 23?"'
+    return [f"relaygen doctor {found.models}", ask, f"relaygen serve {found.models}"]
 
 
 def _print_json(found: Plan, profile: str) -> None:

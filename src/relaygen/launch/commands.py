@@ -46,7 +46,7 @@ class Settings:
 
     context_tokens: int
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: int = 8001
     slots: int = 4
     gpus: tuple[str, ...] = ()
     speculation: Speculation = "head"
