@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -77,3 +84,31 @@ def serving(app: ASGIApp) -> Generator[str]:
         finally:
             server.should_exit = True
             thread.join(10)
+
+
+@contextmanager
+def relaygen_serve(*args: str) -> Generator[str]:
+    """The address of `relaygen serve` in a process of its own."""
+    command = [sys.executable, "-m", "relaygen", "serve", "--port", "0", *args]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("w") as sink:
+            process = subprocess.Popen(command, stderr=sink)
+        try:
+            yield _address(process, log)
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _address(process: subprocess.Popen[bytes], log: Path, limit_s: float = 300) -> str:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := re.search(r" at (http://\S+)\n", log.read_text()):
+            return found[1] + "/"
+        time.sleep(0.1)
+    raise AssertionError(f"relaygen serve did not start: {log.read_text()[-2000:]}")

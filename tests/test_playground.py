@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from relaygen.api import POLICIES
-from relaygen.types import Reason
-from tests.browser import chromium, page_at, serving
+from relaygen.api import Relay
+from relaygen.config import Settings
+from relaygen.engines.scripted import ScriptedEngine
+from relaygen.gateway.app import create_app
+from relaygen.gateway.auth import Keys
+from relaygen.gateway.schema import Extension
+from relaygen.profile import Profile
+from relaygen.types import Author, Reason
+from tests.browser import chromium, page_at, relaygen_serve, serving
 from tests.fakes_gateway import FakeGateway, error, finish, switch, text
 
 SOURCES = {file.name: file for file in files("relaygen.gateway.playground").iterdir() if file.is_file()}
@@ -90,7 +100,8 @@ def test_files_are_small_and_never_make_markup_of_text() -> None:
 def test_every_policy_and_every_reason_has_its_words() -> None:
     page = SOURCES["index.html"].read_text()
     select = page[page.index('id="policy"') : page.index("</select>", page.index('id="policy"'))]
-    assert re.findall(r'value="(\w+)"', select) == list(POLICIES)
+    for policy in re.findall(r'value="(\w+)"', select):
+        Extension(policy=policy)  # the gateway takes it
     words = SOURCES["words.js"].read_text()
     assert set(re.findall(r"^  (\w+): \"", words, re.MULTILINE)) == {reason.value for reason in Reason}
 
@@ -185,7 +196,7 @@ def test_large_only_is_asked_afterwards_and_stands_beside(
         page.get_by_label("Compare with large only").check()
         ask(page)
         wait_for_end(page)
-        expect(page.get_by_role("heading", level=2)).to_have_text(["Answer", "Large only"])
+        expect(page.get_by_role("heading", level=2)).to_have_text(["Relay", "Large only"])
         boxes = [page.locator(".answer").nth(i).bounding_box() for i in range(2)]
         assert boxes[0]
         assert boxes[1]
@@ -233,9 +244,9 @@ def test_the_timeline_tells_of_each_turn(browser: Browser, url: str, gateway: Fa
         caption = page.locator(".turn")
         expect(caption).to_have_text("2 turns, 1 hand-over")
         bars.nth(0).hover()
-        expect(caption).to_have_text("Turn 1: large, 61 tokens, ended by the cue “So,”")
+        expect(caption).to_have_text("Turn 1: large, about 61 tokens, ended by the cue “So,”")
         bars.nth(1).hover()
-        expect(caption).to_have_text("Turn 2: small, 30 tokens, ended by the token limit")
+        expect(caption).to_have_text("Turn 2: small, about 30 tokens, ended by the token limit")
         page.mouse.move(0, 0)
         expect(caption).to_have_text("2 turns, 1 hand-over")
         expect(page.locator(".summary")).to_contain_text("the context is full")
@@ -266,7 +277,7 @@ def test_stop_keeps_what_was_written_and_leaves_the_server(
                 page.keyboard.press("Escape")
             expect(page.locator(".note")).to_have_text("Stopped")
             wait_for_end(page)
-            expect(page.get_by_role("status")).to_have_text("Answer: Stopped")
+            expect(page.get_by_role("status")).to_have_text("Relay: Stopped")
             expect(page.locator(".answer .error")).to_be_hidden()
             expect(page.locator(".text .large")).to_have_text("The sum is easy. So, let")
     deadline = time.monotonic() + 5
@@ -304,7 +315,7 @@ def test_screen_readers_are_told_twice_not_token_by_token(
         wait_for_end(page)
         assert page.evaluate("told") == [
             "Writing. Escape stops.",
-            "Answer: Complete: 6 tokens · 3.0 tokens/s · 33 % by the small model · 2.0 s",
+            "Relay: Complete: 6 tokens · 3.0 tokens/s · 33 % by the small model · 2.0 s",
         ]
         live = page.locator("[aria-live], [role=status], [role=alert]")
         for i in range(live.count()):
@@ -396,11 +407,11 @@ def test_by_keyboard_only(browser: Browser, gateway: FakeGateway, url: str) -> N
         page.keyboard.press("Tab")  # into the timeline: one stop, then arrows
         bars = page.get_by_role("toolbar").get_by_role("button")
         expect(bars.nth(0)).to_be_focused()
-        expect(page.locator(".turn")).to_contain_text("Turn 1: large, 3 tokens")
+        expect(page.locator(".turn")).to_contain_text("Turn 1: large, about 3 tokens")
         page.keyboard.press("ArrowRight")
         expect(bars.nth(1)).to_be_focused()
         expect(page.locator(".turn")).to_contain_text(
-            "Turn 2: small, 1 token, ended by the end of its sentence"
+            "Turn 2: small, about 1 token, ended by the end of its sentence"
         )
         page.keyboard.press("End")
         expect(bars.nth(3)).to_be_focused()
@@ -510,3 +521,88 @@ def test_a_long_answer_makes_few_elements_and_the_page_follows(
             == 400
         )
         expect(page.locator(".summary")).to_be_in_viewport()
+
+
+# --- the real gateway
+
+
+class ScriptedRelay(Relay):
+    def __init__(self, script: str, profile: Profile) -> None:
+        super().__init__("http://large", "http://small", profile=profile)
+        self._script = script.split("|")
+
+    async def _open(self, author: Author) -> ScriptedEngine:
+        return ScriptedEngine(self._script, name=author)
+
+
+def real_gateway(relay: Relay, *keys: str) -> Starlette:
+    routes: list[Mount] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with relay:
+            routes.append(Mount("/", create_app(relay, Settings(), Keys(keys))[0]))
+            app.router.routes[:] = routes
+            yield
+
+    app = Starlette(lifespan=lifespan)
+    return app
+
+
+def test_the_real_gateway_over_scripted_models(browser: Browser) -> None:
+    profile = Profile.model_validate(
+        {"name": "thinking", "cues": ["Therefore,"], "think": {"open": "<think>", "close": "</think>"}}
+    )
+    script = (
+        "<think>|\n|Let| me| see|.| Therefore|,| it| is| 5|.\n|I| am| sure|.|</think>|\n\n|The| sum| is| 5|."
+    )
+    app = real_gateway(ScriptedRelay(script, profile), "a long key")
+    with serving(app) as url, page_at(browser, url, expected_errors=1) as page:
+        expect(page.get_by_role("alert")).to_contain_text("the API key is missing or wrong")
+        page.get_by_label("API key").fill("a long key")
+        page.keyboard.press("Tab")
+        expect(page.get_by_label("Model", exact=True).locator("option")).to_contain_text(
+            ["relaygen", "relaygen:"]
+        )
+        page.get_by_label("Compare with large only").check()
+        ask(page)
+        wait_for_end(page)
+        relayed, alone = page.locator(".answer").all()
+        assert relayed.locator(".reasoning .text").evaluate("e => e.textContent") == (
+            "Let me see. Therefore, it is 5.\nI am sure."
+        )
+        assert relayed.locator(".content .text").evaluate("e => e.textContent") == "The sum is 5."
+        assert relayed.locator(".text .small").all_text_contents() == [" it is 5.\n", "The sum is 5."]
+        assert relayed.locator("mark.cue").all_text_contents() == ["Therefore,"]
+        expect(relayed.locator(".turn")).to_have_text("4 turns, 3 hand-overs")
+        expect(relayed.locator(".summary")).to_contain_text("the end of the text")
+        assert alone.locator(".text .small").count() == 0
+        assert alone.locator(".content .text").evaluate("e => e.textContent") == "The sum is 5."
+
+
+@pytest.mark.weights
+@pytest.mark.slow
+def test_two_real_models_through_the_real_gateway(browser: Browser, smollm2: Path) -> None:
+    pair = ("--large", str(smollm2), "--small", str(smollm2), "--context", "1024", "--slots", "1")
+    with relaygen_serve(*pair, "--profile", "qwen2.5-coder-1.5b+0.5b") as url, page_at(browser, url) as page:
+        expect(page.get_by_label("Model", exact=True).locator("option").first).to_have_text("relaygen")
+        page.get_by_label("Temperature").fill("0")
+        page.get_by_label("Max tokens").fill("60")
+        ask(page, "Repeat exactly: So, we begin. Therefore, we end.")
+        expect(page.get_by_role("status")).to_contain_text("Complete", timeout=60_000)
+        written = page.locator(".summary").inner_text()
+        bars = page.get_by_role("toolbar").get_by_role("button")
+        counted = [
+            re.search(r"(\d+) token", bars.nth(i).get_attribute("aria-label") or "")
+            for i in range(bars.count())
+        ]
+        total = sum(int(found[1]) for found in counted if found)
+        large, small = (int(found) for found in re.findall(r"(\d+) tokens?", written)[:2])
+        assert 0 < total <= large + small  # a chunk can hold several tokens
+
+        page.get_by_label("Max tokens").fill("900")
+        page.get_by_label("Temperature").fill("1.5")
+        ask(page, "Tell a very long story.")
+        expect(page.locator(".meter")).to_contain_text(re.compile(r"[1-9]\d* tokens"), timeout=60_000)
+        page.keyboard.press("Escape")
+        expect(page.locator(".note")).to_have_text("Stopped")

@@ -5,6 +5,7 @@ import { AskError, request } from "./stream.js";
 import { themeButton } from "./theme.js";
 
 const KEY = "relaygen-api-key"; // in sessionStorage: gone when the tab is closed
+const TITLES = { large: "Large only", small: "Small only" };
 const byId = (id) => document.getElementById(id);
 const form = byId("ask");
 const send = byId("send");
@@ -37,9 +38,10 @@ async function answer() {
   notice("");
   begin();
   const { signal } = running;
-  const questions = [["Answer", question()]];
+  const policy = byId("policy").value;
+  const questions = [[TITLES[policy] ?? "Relay", question(policy)]];
   // One after the other: at once they would share the large engine, and neither time would mean anything.
-  if (byId("compare").checked) questions.push(["Large only", question("large")]);
+  if (byId("compare").checked) questions.push([TITLES.large, question("large")]);
   byId("answers").replaceChildren();
   try {
     for (const [title, body] of questions) {
@@ -71,7 +73,7 @@ function end() {
 }
 
 // What the OpenAI client would send. An empty field is the profile's affair.
-function question(policy = byId("policy").value) {
+function question(policy) {
   const body = {
     model: byId("model").value,
     messages: [{ role: "user", content: byId("question").value }],

@@ -7,7 +7,7 @@ import { following } from "./follow.js";
 import { handOverLabel } from "./words.js";
 
 export class Transcript {
-  segments = []; // {author, stage, tokens, spans, reason, cue}
+  segments = []; // {author, stage, tokens, spans, to, reason, cue}; tokens: chunks, so a little less where they were held
   #stages; // stage -> {body, box, line}
   #current = null; // the segment being written
   #pending = "";
@@ -17,8 +17,11 @@ export class Transcript {
     this.#stages = stages;
   }
 
-  // The gateway sends a token a chunk, or a few that share a character.
+  // A chunk is a token as a rule, but a few together where the gateway had to hold text back (for a stop string, say).
+  // Such text can come after the switch that ended its segment.
   write(author, stage, text) {
+    const last = this.segments.at(-1);
+    if (last?.author === author && last.to !== author) this.#current ??= last;
     const now = this.#current;
     if (now?.author !== author || now.stage !== stage) this.#begin(author, stage);
     this.#current.tokens += 1;
@@ -27,12 +30,12 @@ export class Transcript {
   }
 
   // A segment ended. The next one begins with the next text.
-  end({ reason, cue }) {
+  end({ to, reason, cue }) {
     this.flush();
     const segment = this.#current ?? this.segments.at(-1);
     this.#current = null;
     if (!segment) return;
-    Object.assign(segment, { reason, cue });
+    Object.assign(segment, { to, reason, cue });
     if (cue) markCue(segment.spans, cue.trim());
   }
 

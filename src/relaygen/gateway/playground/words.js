@@ -6,6 +6,8 @@ const ENDINGS = {
   answer: "the start of the answer",
   cap: "the longest turn the profile allows",
   repetition: "repeating itself",
+  unsure: "being unsure",
+  lot: "lot",
   eos: "the end of the text",
   length: "the token limit",
   small_failed: "a failure of the small model",
@@ -25,7 +27,7 @@ export function handOverLabel(before, author) {
 
 export function turnLabel(segment, number) {
   const why = ending(segment);
-  return `Turn ${number}: ${segment.author}, ${plural(segment.tokens, "token")}${why && `, ended by ${why}`}`;
+  return `Turn ${number}: ${segment.author}, about ${plural(segment.tokens, "token")}${why && `, ended by ${why}`}`;
 }
 
 export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
