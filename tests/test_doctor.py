@@ -253,6 +253,12 @@ def test_a_dead_url(doctor: Doctor) -> None:
     assert "toy" in out  # the other one is shown
 
 
+def test_replicas_that_are_all_dead(doctor: Doctor) -> None:
+    code, out = doctor("http://127.0.0.1:9,http://127.0.0.1:10", "http://127.0.0.1:9")
+    assert code == 1
+    assert out.count("cure: see that `curl http://127.0.0.1:9/v1/models` answers") == 2
+
+
 def test_a_password_in_an_address_is_not_shown(doctor: Doctor) -> None:
     code, out = doctor("http://me:secret@127.0.0.1:9", "http://127.0.0.1:9", "--json")
     assert code == 1

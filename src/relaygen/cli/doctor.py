@@ -113,7 +113,8 @@ async def _examine(specs: Mapping[Author, str], options: Options, say: Any) -> _
 
 
 def _no_answer(error: RelayError, spec: str) -> Finding:
-    address = Endpoint(Address.parse(spec).url).address if is_url(spec) else spec
+    first = spec.split(",")[0]  # of several replicas
+    address = Endpoint(Address.parse(first).url).address if is_url(first) else first
     return finding("no-answer", error=error, address=address)
 
 
