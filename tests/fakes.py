@@ -264,7 +264,7 @@ class FakeVllm(Fake):
         model = {"id": MODEL, "owned_by": self.owned_by, "max_model_len": self.max_model_len, "parent": None}
         return web.json_response({"data": [model, {**model, "id": "toy-lora", "parent": MODEL}]})
 
-    async def tokenize(self, request: web.Request) -> web.Response:
+    async def tokenize(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         ids = self.vocabulary.encode(self.prompt_of(body) if "messages" in body else body["prompt"])
         return web.json_response({"tokens": ids, "count": len(ids)})
