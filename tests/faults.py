@@ -117,7 +117,7 @@ class Faulty(FakeVllm):
         self, request: web.Request, response: web.StreamResponse | None
     ) -> web.StreamResponse | None:
         """The end of the request; None when it goes on."""
-        status = int(self.fault) if self.fault in (Fault.BUSY, Fault.DOWN) else 200
+        status = {Fault.BUSY: 429, Fault.DOWN: 503}.get(self.fault or Fault.SLOW, 200)
         if self.fault is Fault.SLOW:
             await asyncio.sleep(0.01)
             return None

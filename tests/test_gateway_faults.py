@@ -20,6 +20,7 @@ from pathlib import Path
 from string import ascii_letters
 from typing import Any, Literal, Self
 
+import aiohttp
 import openai
 import pytest
 
@@ -134,12 +135,13 @@ async def ask(client: openai.AsyncOpenAI, answer_by: Author = SMALL) -> Answer:
 
 def note(answer: Answer, chunk: Any) -> None:
     [choice] = chunk.choices
-    ours: dict[str, Any] = (chunk.model_extra or {}).get("relaygen") or {}
+    extra: dict[str, Any] = chunk.model_extra or {}
+    ours: dict[str, Any] = extra.get("relaygen") or {}
     if choice.delta.content:
         answer.text += choice.delta.content
         answer.authors += [ours["author"]] * len(choice.delta.content)
     answer.finish_reason = choice.finish_reason or answer.finish_reason
-    answer.warnings += ours.get("warnings", [])
+    answer.warnings += ours.get("warnings") or []
 
 
 # ---- one engine fails
@@ -247,7 +249,7 @@ async def test_another_replica_takes_over_before_the_first_token_of_a_turn(
 ) -> None:
     bad, good, small = Faulty(SCRIPT), Faulty(SCRIPT), Faulty(SCRIPT)
     bad.at = at = await place(stage, LARGE)
-    for fault in CODES:
+    for fault in (Fault.KILL, Fault.STALL, Fault.DOWN):
         with subtests.test(fault):
             bad.fault = None
             async with (
@@ -265,6 +267,15 @@ async def test_another_replica_takes_over_before_the_first_token_of_a_turn(
                     assert good.num_written > 0
                 answer = await ask(client, LARGE)  # the first one is out
                 assert (answer.text, answer.error) == (TEXT, None)
+                assert (
+                    f'relaygen_replica_failures_total{{address="{a.url}",author="large"}} '
+                    in await metrics(client)
+                )
+
+
+async def metrics(client: openai.AsyncOpenAI) -> str:
+    async with aiohttp.request("GET", str(client.base_url.join("/metrics"))) as response:
+        return await response.text()
 
 
 # ---- the client goes, or does not read

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from relaygen import Relay
+from relaygen import Relay, config
 from relaygen.engines.base import Engine, Request, Session
 from relaygen.engines.open import open_engine, replicas_of
 from relaygen.engines.replicas import Replicas
@@ -358,6 +359,17 @@ async def test_a_server_dies_between_turns_and_comes_back(kind: type[Fake]) -> N
         for _ in range(2):
             assert (await relay(group, other)).text == TEXT
         assert servers[0].fake.generations
+
+
+def test_settings_take_replicas_as_a_list(tmp_path: Path) -> None:
+    file = tmp_path / "relaygen.toml"
+    file.write_text('large = ["http://a", "http://b"]\nsmall = "http://c,http://d"\n')
+    settings = config.load(file, {}, {})
+    assert replicas_of(settings.large) == ("http://a", "http://b")
+    assert replicas_of(settings.small) == ("http://c", "http://d")
+    file.write_text("large = 5\n")
+    with pytest.raises(UserError, match="line 1: large: input should be a valid string"):
+        config.load(file, {}, {})
 
 
 async def test_a_relay_takes_addresses_with_commas_or_a_list() -> None:

@@ -31,8 +31,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    large: str = DEFAULT_LARGE
-    small: str = DEFAULT_SMALL
+    # several addresses, as a list or with commas between them: replicas of one model
+    large: str | tuple[str, ...] = DEFAULT_LARGE
+    small: str | tuple[str, ...] = DEFAULT_SMALL
     profile: str | None = None
     policy: str = "segment"
     # models on this machine

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from relaygen.engines.base import Engine
+from relaygen.engines.replicas import Replicas
 from relaygen.errors import EngineError
 from relaygen.types import Author, Event, Finish, Reason, Switch, Token
 
@@ -56,6 +60,12 @@ class Metrics:
         self.handover = {author: self._handover.labels(author.value) for author in Author}
         self.first, self.inter = self._first, self._inter
 
+    def watch(self, engines: Mapping[Author, Engine]) -> None:
+        """Shows the replicas of those that have some."""
+        groups = {author: engine for author, engine in engines.items() if isinstance(engine, Replicas)}
+        if groups:
+            self._registry.register(_ReplicaCollector(groups))
+
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
@@ -78,6 +88,32 @@ class Metrics:
     def _share(self) -> float:
         total = sum(self._num_tokens.values())
         return self._num_tokens[Author.SMALL] / total if total else 0.0
+
+
+class _ReplicaCollector(Collector):
+    """Read from the engines when somebody asks: they count for themselves."""
+
+    def __init__(self, groups: Mapping[Author, Replicas]) -> None:
+        self._groups = groups
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("author", "address")
+        alive = GaugeMetricFamily("relaygen_replica_alive", "1, or 0 while it is taken out.", labels=labels)
+        active = GaugeMetricFamily("relaygen_replica_sessions", "Generations that keep to it.", labels=labels)
+        failures = CounterMetricFamily(
+            "relaygen_replica_failures", "Requests that failed there.", labels=labels
+        )
+        failovers = CounterMetricFamily(
+            "relaygen_replica_failovers", "Of those, the ones that another replica took over.", labels=labels
+        )
+        for author, group in self._groups.items():
+            for replica in group.replicas:
+                where = (author.value, replica.address)
+                alive.add_metric(where, replica.alive)
+                active.add_metric(where, replica.active)
+                failures.add_metric(where, replica.failures)
+                failovers.add_metric(where, replica.failovers)
+        yield from (alive, active, failures, failovers)
 
 
 class Watch:

@@ -148,6 +148,7 @@ class Service:
         self.settings = settings
         self.admission = Admission(self._max_active(), settings.max_queued)
         self.metrics = Metrics(lambda: self.admission.active, lambda: self.admission.queued)
+        self.metrics.watch(relay.pair.engines)
         self._profiles: dict[str, Profile] = {
             **{name: profiles.load(name) for name in profiles.builtin_names()},
             relay.profile.name: relay.profile,
