@@ -24,10 +24,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(level: int = logging.INFO) -> None:
-    """To standard error; uvicorn's own words too."""
+    """To standard error; what replicas and uvicorn say too."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
-    for name, least in (("relaygen.gateway", level), ("uvicorn.error", logging.WARNING)):
+    for name, least in (
+        ("relaygen.gateway", level),
+        ("relaygen.engines", level),
+        ("uvicorn.error", logging.WARNING),
+    ):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(least)
