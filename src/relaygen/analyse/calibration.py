@@ -181,10 +181,12 @@ def evidence(
 
 
 def _cues(table: MarginTable, cues: Sequence[str]) -> Mapping[str, Any]:
-    """Of each cue that counts by itself somewhere (not within a longer one)."""
+    """Of each cue, wherever it stands: where a longer one that was not chosen begins with it, it hands over too."""
     rows: dict[str, Any] = {"columns": ["times", "traces", "tokens", "margin", "low", "high", "agreement"]}
+    rows_of = dict(zip(table.cues, table.rows_of, strict=True))
     for cue in cues:
-        if one := table.stats.get(cue):
+        if len(rows_of[cue]):
+            one = table.of(cue, rows_of[cue])
             margin = map(_round, (one.margin.value, one.margin.low, one.margin.high, one.agreement.value))
             rows[cue] = [one.occurrences, one.traces, one.tokens, *margin]
     return rows
