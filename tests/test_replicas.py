@@ -137,6 +137,17 @@ async def test_a_session_keeps_to_its_replica_and_new_ones_go_where_the_fewest_a
     assert at(group, "active") == [0, 0, 0]
 
 
+async def test_the_one_with_the_fewest_is_not_the_one_whose_turn_it_is() -> None:
+    async with group_of(*(Toy(name) for name in "abc")) as group, AsyncExitStack() as stack:
+        for _ in range(2):
+            await written(await stack.enter_async_context(group.session()), request(group))
+        async with group.session() as third:
+            await written(third, request(group))
+        assert at(group, "active") == [1, 1, 0]
+        await written(await stack.enter_async_context(group.session()), request(group))
+        assert at(group, "active") == [1, 1, 1]
+
+
 async def test_of_equals_each_has_its_turn() -> None:
     toys = [Toy(name) for name in "abc"]
     async with group_of(*toys) as group:
