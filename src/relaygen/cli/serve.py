@@ -139,7 +139,7 @@ async def _serve(
     settings: Settings,
     keys: Keys,
     listener: socket.socket,
-    server: Callable[..., Any],
+    serve: Callable[..., Any],
 ) -> None:
     err = Console(stderr=True, highlight=False)
     with err.status("loading the models") if err.is_terminal else nullcontext():
@@ -153,9 +153,11 @@ async def _serve(
             f"OpenAI's API: http://{shown}:{port}/v1   models: relaygen, …   keys: {'needed' if keys else 'none'}",
             "Ctrl-C stops it",
         )
-        await server(
-            relay, settings, keys, listener, lambda: err.print("\n".join(lines), markup=False, soft_wrap=True)
-        )
+
+        def started() -> None:
+            err.print("\n".join(lines), markup=False, soft_wrap=True)
+
+        await serve(relay, settings, keys, listener, started)
     finally:
         await relay.__aexit__(None, None, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -68,6 +69,7 @@ class Gate:
         except ClientGoneError as gone:
             notes["log"]["client"] = str(gone)
             status = status or 499
+            await _drop(scope)
         except RelayError as refused:
             notes["log"]["error"] = str(refused)
             await respond_error(answer, refused)
@@ -113,3 +115,10 @@ class Gate:
             total_ms=round((time.perf_counter() - begun) * 1000, 1),
             **notes["log"],
         )
+
+
+async def _drop(scope: Any) -> None:
+    """The connection of a client that is gone: at once, whatever still waits to be sent."""
+    if abort := scope.get("relaygen.abort"):
+        abort()
+        await asyncio.sleep(0)  # for the server to see it

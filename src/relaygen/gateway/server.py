@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -27,7 +27,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LAST_WORDS_S = 3.0  # for the ends of aborted streams
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """On SIGTERM or Ctrl-C: no new connection or request, what runs may finish within the grace time, then it is aborted with
     an error that its client gets. A second signal ends the process at once."""
 
@@ -36,7 +36,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._started = started
-        self._service = service
+        self.service = service
         self._grace_s = grace_s
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -59,15 +59,17 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._loop and not self.should_exit:
-            self._loop.call_soon_threadsafe(self._wind_down, signal.Signals(sig).name)
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        if self._loop:
+            self._loop.call_soon_threadsafe(self.stop, signal.Signals(sig).name)
 
-    def _wind_down(self, name: str) -> None:
-        log("stopping", signal=name, active=self._service.admission.active, grace_s=self._grace_s)
-        self._service.stop()
-        asyncio.get_running_loop().call_later(self._grace_s, self._service.abort_all)
+    def stop(self, why: str = "asked to") -> None:
+        if self.should_exit:
+            self.force_exit = True
+            return
+        self.should_exit = True
+        log("stopping", why=why, active=self.service.admission.active, grace_s=self._grace_s)
+        self.service.stop()
+        asyncio.get_running_loop().call_later(self._grace_s, self.service.abort_all)
 
 
 def _protocol(max_header_bytes: int, receive_s: float) -> type[asyncio.Protocol]:
@@ -97,6 +99,9 @@ def _protocol(max_header_bytes: int, receive_s: float) -> type[asyncio.Protocol]
 
         def on_headers_complete(self) -> None:
             self._disarm()
+            # close() would wait for a client that does not read.
+            scope = cast("dict[str, Any]", self.scope)
+            scope["relaygen.abort"] = self.transport.abort
             super().on_headers_complete()
 
         def _disarm(self) -> None:
@@ -126,14 +131,11 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-async def serve(
-    relay: Relay,
-    settings: Settings,
-    keys: Keys,
-    listener: socket.socket,
-    started: Callable[[], None] = lambda: None,
-) -> None:
-    """Serve the open relay until a signal comes. `started` is called when requests are taken."""
+def make_server(
+    relay: Relay, settings: Settings, keys: Keys, started: Callable[[], None] = lambda: None
+) -> Server:
+    """For an open relay. `await server.serve(sockets=[listen(...)])` until a signal comes or `stop` is called; `started` is
+    called when requests are taken."""
     app, service = create_app(relay, settings, keys)
     config = uvicorn.Config(
         app,  # pyright: ignore[reportArgumentType]
@@ -148,4 +150,15 @@ async def serve(
         timeout_graceful_shutdown=int(settings.grace_s + _LAST_WORDS_S) + 1,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    await _Server(config, service, settings.grace_s, started).serve(sockets=[listener])
+    return Server(config, service, settings.grace_s, started)
+
+
+async def serve(
+    relay: Relay,
+    settings: Settings,
+    keys: Keys,
+    listener: socket.socket,
+    started: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve the open relay until a signal comes."""
+    await make_server(relay, settings, keys, started).serve(sockets=[listener])
