@@ -7,9 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from relaygen.gateway.wire import RefusedError
-
-RETRY_AFTER_S = 2
+from relaygen.gateway.wire import RETRY_LATER, RefusedError
 
 
 class Admission:
@@ -53,7 +51,7 @@ class Admission:
                 f"{self.active} generations are running and {self.queued} are waiting: try again later",
                 code="overloaded",
                 status=429,
-                retry_after_s=RETRY_AFTER_S,
+                headers=RETRY_LATER,
             )
         place = asyncio.get_running_loop().create_future()
         self._waiting.append((number, place))
@@ -83,4 +81,4 @@ class Admission:
 
 
 def stopping() -> RefusedError:
-    return RefusedError("the server is stopping", code="stopping", status=503, retry_after_s=RETRY_AFTER_S)
+    return RefusedError("the server is stopping", code="stopping", status=503, headers=RETRY_LATER)

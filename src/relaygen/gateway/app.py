@@ -214,7 +214,9 @@ def create_app(relay: Relay, settings: Settings, keys: Keys | None = None) -> tu
             await router(scope, receive, send)
         except HTTPException as error:
             raise RefusedError(
-                f"{scope['method']} {scope['path'][:200]}: {error.detail}", status=error.status_code
+                f"{scope['method']} {scope['path'][:200]}: {error.detail}",
+                status=error.status_code,
+                headers=error.headers,
             ) from None
 
     app: App = Gate(

@@ -94,6 +94,7 @@ class Gate:
                 "the API key is missing or wrong: send it as `Authorization: Bearer <key>`",
                 code="invalid_api_key",
                 status=401,
+                headers={"www-authenticate": "Bearer"},
             )
 
     def _note(

@@ -10,9 +10,10 @@ import orjson
 
 from relaygen.errors import RelayError
 from relaygen.gateway.outlet import ClientGoneError, Receive, Send
-from relaygen.gateway.wire import RefusedError, error_body, retry_after_s, status_of
+from relaygen.gateway.wire import RefusedError, error_body, headers_of, status_of
 
 Scope = Mapping[str, Any]
+_CLOSE = {"connection": "close"}  # the rest of the body is not read
 JSON = b"application/json"
 EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -46,7 +47,9 @@ async def read_json(scope: Scope, receive: Receive, *, max_bytes: int, limit_s: 
                 if not message.get("more_body"):
                     return bytes(body)
     except TimeoutError:
-        raise RefusedError(f"the body did not arrive within {limit_s:g} s", status=408) from None
+        raise RefusedError(
+            f"the body did not arrive within {limit_s:g} s", status=408, headers=_CLOSE
+        ) from None
 
 
 async def respond(
@@ -70,15 +73,9 @@ async def respond_bytes(
 
 async def respond_error(send: Send, error: RelayError) -> None:
     status = status_of(error)
-    headers: list[tuple[bytes, bytes]] = []
-    if (seconds := retry_after_s(error)) is not None:
-        headers.append((b"retry-after", str(seconds).encode()))
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if status in (408, 413):  # the rest of the body is not read
-        headers.append((b"connection", b"close"))
+    headers = [(name.encode(), value.encode()) for name, value in headers_of(error).items()]
     await respond(send, error_body(error), status, headers)
 
 
 def _too_large(max_bytes: int) -> RefusedError:
-    return RefusedError(f"the body is larger than {max_bytes} bytes", status=413)
+    return RefusedError(f"the body is larger than {max_bytes} bytes", status=413, headers=_CLOSE)

@@ -59,7 +59,7 @@ def _refusals(*statuses: str) -> dict[str, Any]:
 
 def _generation(summary: str, body: str, answer: str) -> dict[str, Any]:
     done = _json("The answer; with `stream`, chunks of it as server-sent events", answer)
-    done["content"]["text/event-stream"] = {"schema": _STRING}
+    done["content"]["text/event-stream"] = {"schema": {}}
     statuses = (
         "400",
         "401",

@@ -11,12 +11,13 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from relaygen.errors import ContextOverflowError, EngineError, RelayError, UserError
+from relaygen.errors import ContextOverflowError, RelayError, UserError
 from relaygen.gateway.schema import ChatBody, ChatMessage, CompletionBody, Generate
 from relaygen.types import Author, Message
 
 B = TypeVar("B", ChatBody, CompletionBody)
 MODEL = "relaygen"
+RETRY_LATER = {"retry-after": "2"}  # seconds
 
 
 class RefusedError(UserError):
@@ -29,10 +30,10 @@ class RefusedError(UserError):
         param: str | None = None,
         code: str | None = None,
         status: int = 400,
-        retry_after_s: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.param, self.code, self.status, self.retry_after_s = param, code, status, retry_after_s
+        self.param, self.code, self.status, self.headers = param, code, status, headers or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,10 @@ def status_of(error: RelayError) -> int:
     return error.status if isinstance(error, RefusedError) else error.http_status
 
 
-def retry_after_s(error: RelayError) -> int | None:
+def headers_of(error: RelayError) -> Mapping[str, str]:
     if isinstance(error, RefusedError):
-        return error.retry_after_s
-    return 2 if isinstance(error, EngineError) and status_of(error) == 503 else None
+        return error.headers
+    return RETRY_LATER if status_of(error) == 503 else {}
 
 
 # --- parts of a body
