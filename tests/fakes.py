@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -119,12 +120,16 @@ class Fake:
         self.url = ""
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[str]:
+    async def running(self, tls: ssl.SSLContext | None = None) -> AsyncGenerator[str]:
         app = web.Application(middlewares=[self._note])
         self.routes(app.router)
-        async with TestServer(app) as server:
+        server = TestServer(app)
+        await server.start_server(ssl=tls)
+        try:
             self.url = str(server.make_url("")).rstrip("/")
             yield self.url
+        finally:
+            await server.close()
 
     def routes(self, router: web.UrlDispatcher) -> None:
         raise NotImplementedError

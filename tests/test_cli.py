@@ -233,6 +233,21 @@ def _decoded(url: str, key: str) -> int | None:
     return int(slot["next_token"][0]["n_decoded"]) if slot["is_processing"] else None
 
 
+@pytest.mark.parametrize("module", ["relaygen.cli", "relaygen.api", "aiohttp"])
+def test_ctrl_c_is_quiet_while_the_program_still_loads(module: str) -> None:
+    interrupt = f"""
+import runpy, sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+runpy.run_module("relaygen", run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", interrupt], capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
 # ---- on a terminal
 
 

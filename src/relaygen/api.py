@@ -18,6 +18,7 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from relaygen import profile as profiles
 from relaygen import strategies
 from relaygen.core.policy import Policy
 from relaygen.engines.base import Engine
+from relaygen.engines.http import SILENCE_S
 from relaygen.engines.open import is_url, open_engine, replicas_of
 from relaygen.engines.vocabulary import translation
 from relaygen.errors import UserError
@@ -56,13 +58,14 @@ class Variant:
 class Options:
     """How models on this machine are started. See LocalSettings for the units. `draft` names a model for speculative
     decoding inside the large engine; "small" means the small model. With `prewarm_tokens` the model that is not writing reads
-    along, that many tokens behind at most."""
+    along, that many tokens behind at most. A server is given up after `silence_s` without a byte."""
 
     context_tokens: int = 8192
     num_slots: int = 1
     threads: int | None = None
     draft: str | None = None
     prewarm_tokens: int | None = None
+    silence_s: float = SILENCE_S
 
     def __post_init__(self) -> None:
         lows = (("context_tokens", 16), ("num_slots", 1), ("threads", 1), ("prewarm_tokens", 1))
@@ -70,6 +73,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise UserError(f"{name} must be {low} or more, not {value}")
+        if not 0 < self.silence_s < inf:  # NaN fails too
+            raise UserError(f"silence_s must be more than 0, not {self.silence_s:g}")
 
 
 class Relay:
@@ -230,6 +235,7 @@ class Relay:
                 settings=settings,
                 api_key=os.environ.get(f"RELAYGEN_{author.value.upper()}_API_KEY"),
                 progress=self._progress,
+                silence_s=options.silence_s,
             )
         )
 

@@ -41,6 +41,7 @@ class Settings(BaseModel):
     slots: Count = 4  # generations at once
     threads: Count | None = _OPTIONS.threads
     draft: str | None = _OPTIONS.draft
+    silence_s: Seconds = _OPTIONS.silence_s  # of a server, before it is given up
     # where it listens, and for whom
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000

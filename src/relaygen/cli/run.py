@@ -70,6 +70,9 @@ def run(
             help="The model that is not writing reads along, K tokens behind at most. For servers with power to spare.",
         ),
     ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="The longest silence of a server before it is given up.")
+    ] = Options().silence_s,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object at the end, and no text before.")
     ] = False,
@@ -108,7 +111,11 @@ def run(
     replace(Sampling(), **changes)  # raises before anything is loaded
     if trace_file:
         trace.check_writable(trace_file)
-    options = Options(context_tokens=context, threads=threads, draft=draft, prewarm_tokens=prewarm)
+    if not timeout > 0:
+        raise UserError(f"--timeout must be more than 0, not {timeout:g}")
+    options = Options(
+        context_tokens=context, threads=threads, draft=draft, prewarm_tokens=prewarm, silence_s=timeout
+    )
     relay = Relay(large, small, profile=chosen, policy=policy, options=options)
     # What can be said about the input has been said. Downloads come before the event loop runs, so that Ctrl-C ends
     # them at once.

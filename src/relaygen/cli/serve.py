@@ -124,7 +124,13 @@ def serve(
         settings.small,
         profile=settings.profile,
         policy=settings.policy,
-        options=Options(settings.context_tokens, settings.slots, settings.threads, settings.draft),
+        options=Options(
+            settings.context_tokens,
+            settings.slots,
+            settings.threads,
+            settings.draft,
+            silence_s=settings.silence_s,
+        ),
     )
     with fetching() as bars:
         for model in relay.local_models:

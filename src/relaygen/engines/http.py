@@ -7,7 +7,6 @@ reused connection which the server had closed meanwhile (vLLM does so after 5 s,
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import aiohttp
 import orjson
 
 from relaygen.engines.affinity import Affinity
+from relaygen.engines.connection import open_session, reason, why_not_connected
 from relaygen.engines.sse import EventTooLongError, SSEParser
 from relaygen.errors import (
     ContextOverflowError,
@@ -31,19 +31,18 @@ from relaygen.errors import (
     UserError,
 )
 
-_IDLE_S = 4.0  # under vLLM's and llama-server's 5 s, so that the pool lets go first
-_CONNECT_S = 10.0
 _LINGER_S = 0.2
-READ_S = 600.0  # the longest silence: a long prompt on a CPU takes minutes before its first token
+SILENCE_S = 600.0  # a long prompt on a CPU takes minutes before its first token
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an engine listens. `name` stands for it in messages."""
+    """Where an engine listens. `name` stands for it in messages. After `silence_s` without a byte it is given up."""
 
     url: str
     api_key: str | None = None
     name: str = "engine"
+    silence_s: float = SILENCE_S
 
     @property
     def address(self) -> str:
@@ -64,7 +63,7 @@ class Parser(Protocol):
 
 
 class Http:
-    def __init__(self, endpoint: Endpoint, *, read_s: float = READ_S) -> None:
+    def __init__(self, endpoint: Endpoint, *, read_s: float | None = None) -> None:
         self.endpoint = endpoint
         self.num_connections = 0  # opened so far
         # Not compressed: a proxy that compresses would hold a stream back until a block is full.
@@ -75,13 +74,9 @@ class Http:
             )
         if endpoint.api_key:
             headers["Authorization"] = f"Bearer {endpoint.api_key}"
-        self._session = aiohttp.ClientSession(
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=read_s),
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
-            auto_decompress=False,
-            trust_env=True,
-            trace_configs=[self._counting()],
+        self._silence_s = min(endpoint.silence_s, read_s or endpoint.silence_s)
+        self._session = open_session(
+            endpoint.url, headers=headers, silence_s=self._silence_s, trace=self._counting()
         )
         self._base = endpoint.url.rstrip("/")
 
@@ -139,24 +134,28 @@ class Http:
         except EventTooLongError as error:
             raise EngineProtocolError(self._says(f"sent {error}"), engine=self.endpoint.name) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise EngineUnreachableError(
-                self._says(
-                    f"cannot be reached ({_reason(error)}). Is the server running, and the address right?"
-                ),
-                engine=self.endpoint.name,
-            ) from None
+            what = self._says(why_not_connected(error))
+            raise EngineUnreachableError(what, engine=self.endpoint.name) from None
         except aiohttp.InvalidURL:
             raise EngineUnreachableError(
                 self._says("has an address that is no URL"), engine=self.endpoint.name
             ) from None
         except TimeoutError:
             raise EngineCutError(
-                self._says("has been silent for too long; the request was given up"),
+                self._says(
+                    f"has been silent for {self._silence_s:g} s, so the request was given up"
+                    " (a longer wait: --timeout, or Options(silence_s=...))"
+                ),
                 engine=self.endpoint.name,
             ) from None
         except (aiohttp.ClientError, OSError) as error:
             raise EngineCutError(
-                self._says(f"broke the connection before it had finished ({_reason(error)})"),
+                self._says(f"broke the connection before it had finished ({reason(error)})"),
+                engine=self.endpoint.name,
+            ) from None
+        except RuntimeError as error:  # aiohttp's, of a session that was closed meanwhile
+            raise EngineCutError(
+                self._says(f"is no longer asked: its connections were closed here ({error})"),
                 engine=self.endpoint.name,
             ) from None
 
@@ -232,10 +231,3 @@ def _object(value: Any) -> dict[str, Any]:
 def _excerpt(data: bytes) -> str:
     text = data[:120].decode(errors="replace").strip()
     return f"{text!r}" if text else "an empty body"
-
-
-def _reason(error: BaseException) -> str:
-    inner = getattr(error, "os_error", None) or error
-    if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
-        return os.strerror(inner.errno)
-    return str(inner).strip() or type(inner).__name__

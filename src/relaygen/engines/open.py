@@ -16,7 +16,7 @@ from functools import partial
 from typing import cast, get_args
 
 from relaygen.engines.base import Engine
-from relaygen.engines.http import Endpoint
+from relaygen.engines.http import SILENCE_S, Endpoint
 from relaygen.engines.llamacpp import LlamaCppEngine
 from relaygen.engines.ollama import OllamaEngine
 from relaygen.engines.probe import Dialect, probe
@@ -70,10 +70,13 @@ class Address:
         return cls(cast("Dialect | None", dialect), url, model or None)
 
 
-async def connect(spec: str, *, name: str, api_key: str | None, context_tokens: int) -> Engine:
-    """An engine for the address `spec`. `context_tokens` count where the server leaves that to its client or is silent."""
+async def connect(
+    spec: str, *, name: str, api_key: str | None, context_tokens: int, silence_s: float = SILENCE_S
+) -> Engine:
+    """An engine for the address `spec`. `context_tokens` count where the server leaves that to its client or is silent;
+    after `silence_s` without a byte it is given up."""
     address = Address.parse(spec)
-    endpoint = Endpoint(address.url, api_key, name)
+    endpoint = Endpoint(address.url, api_key, name, silence_s)
     match address.dialect or await probe(endpoint):
         case "llamacpp":
             return await LlamaCppEngine.connect(endpoint)
@@ -89,12 +92,25 @@ async def connect(spec: str, *, name: str, api_key: str | None, context_tokens: 
 
 @asynccontextmanager
 async def open_engine(
-    spec: str | Sequence[str], *, name: str, settings: LocalSettings, api_key: str | None, progress: Progress
+    spec: str | Sequence[str],
+    *,
+    name: str,
+    settings: LocalSettings,
+    api_key: str | None,
+    progress: Progress,
+    silence_s: float = SILENCE_S,
 ) -> AsyncGenerator[Engine]:
-    """`name` stands for the engine in messages. `settings` are for models on this machine, `api_key` for servers."""
+    """`name` stands for the engine in messages. `settings` are for models on this machine, `api_key` and `silence_s` for
+    servers."""
     spec, *others = replicas_of(spec)
     if is_url(spec):
-        reach = partial(connect, name=name, api_key=api_key, context_tokens=settings.context_tokens)
+        reach = partial(
+            connect,
+            name=name,
+            api_key=api_key,
+            context_tokens=settings.context_tokens,
+            silence_s=silence_s,
+        )
         connects = [
             (Endpoint(Address.parse(one).url).address, partial(reach, one)) for one in (spec, *others)
         ]
