@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from relaygen import profile, trace
 from relaygen.analyse.predict import Speed, Work, relay_ms
-from relaygen.analyse.replay import Turn, replay
+from relaygen.analyse.replay import replay
 from relaygen.analyse.tally import Tally, replay_all
+from relaygen.analyse.turns import Turn
 from relaygen.core.matcher import CueMatcher, PlainSentenceMatcher
-from relaygen.core.policy import Policy, alone, phase, segment
+from relaygen.core.policy import Policy, alone, phase, reflect, segment
 from relaygen.core.relay import Generation
 from relaygen.errors import UserError
 from relaygen.report.replay import rows
@@ -46,6 +47,7 @@ POLICIES = [
     segment(CUES, min_large_tokens=0),
     phase(("now:",), ("THUS",), ("=",), think=THINK),
     alone(Author.LARGE, think=THINK),
+    reflect(segment(CUES, think=THINK)),  # the large model follows
 ]
 
 
@@ -70,11 +72,11 @@ def test_recorded_traces_too(line: int, plain: bool) -> None:
     assert turns_of(policy, text) == expected
 
 
-def test_a_cap_is_passed_by_less_than_a_stretch() -> None:
+def test_a_cap_ends_a_small_turn() -> None:
     [_, small, _] = replay(
         segment(CUES, max_small_tokens=10), Trace("t", "We add them all up: So, " + "word " * 10 + "x. ")
     )
-    assert 40 <= small.num_chars < 40 + 32
+    assert small.num_chars == 40
 
 
 def test_what_a_text_repeats_does_not_stop_the_relay() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from relaygen.core.matcher import Match, SentenceMatcher
-from relaygen.core.text import is_word
+from relaygen.core.text import is_word, lower_same_length
 
 _READ_CHARS = 128  # at a time
 _BEFORE_CHARS = 64  # of earlier text that the matcher may look back on, as in core.relay
@@ -30,31 +30,33 @@ class Place(NamedTuple):
 
 
 class CueFinder:
-    """Every place of every cue, overlapping ones too. Numbers count `cues` as given."""
+    """Every place of every cue, overlapping ones too. Numbers count `cues` as given. The options are those of CueMatcher."""
 
-    def __init__(self, cues: Iterable[str]) -> None:
-        cues = tuple(cues)
+    def __init__(self, cues: Iterable[str], *, ignore_case: bool = False, borders: bool = True) -> None:
+        cues = tuple(lower_same_length(cue) if ignore_case else cue for cue in cues)
+        self._lower = ignore_case
         self._pattern = _pattern(cues)
         self._begun_by = {
             longest: tuple(
-                (number, len(cue), is_word(cue[-1]))
+                (number, len(cue), borders and is_word(cue[-1]))
                 for number, cue in enumerate(cues)
                 if longest.startswith(cue)
             )
             for longest in cues
         }
-        self._word_first = {cue: is_word(cue[0]) for cue in cues}
+        self._needs_border = {cue: borders and is_word(cue[0]) for cue in cues}
 
     def find(self, text: str) -> list[Place]:
         """In their order."""
         found: list[Place] = []
         if not self._begun_by:
             return found
+        text = lower_same_length(text) if self._lower else text
         search, length = self._pattern.search, len(text)
         match = search(text)
         while match:
             start, longest = match.start(), match.group()
-            if not (start and self._word_first[longest] and is_word(text[start - 1])):
+            if not (start and self._needs_border[longest] and is_word(text[start - 1])):
                 for number, size, bordered in self._begun_by[longest]:
                     end = start + size
                     if bordered and (end >= length or is_word(text[end])):

@@ -5,51 +5,51 @@ text that is exact; beyond, it is an estimate, since the small model would have 
 the guard against a small model in a loop is off: what this text repeats, the small model did not.
 
 Where the text of the single tokens is known, a text is taken token by token. Else characters are counted, CHARS_PER_TOKEN to
-a token, and turns are cut between any two of them.
+a token, and turns are cut between any two of them: for the usual policies by `turns`, which is much faster.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from relaygen.analyse.turns import Turn, TurnFinder, knows
 from relaygen.core.policy import Policy, State
 from relaygen.core.relay import CHARS_PER_TOKEN, Generation
 from relaygen.trace import Trace
-from relaygen.types import Author, Chunk, Piece, Reason, Switch, Token
+from relaygen.types import Chunk, Piece, Switch, Token
 
 _NEVER = 2**60
 _READ_PIECES = 64  # at a time; those behind the end of a turn are read again
 _STRETCH_CHARS = 32  # of quiet text in one piece: a cap on a turn may be passed by so much
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """`text[start:end]`, by `author`. `reason` is None where the text ends before the turn does."""
+class Replayer:
+    """Of one policy, for any number of traces."""
 
-    author: Author
-    start: int
-    end: int
-    num_tokens: int  # 0 where characters are counted
-    answer: bool  # of the answer stage
-    reason: Reason | None
-    cue: str | None
+    def __init__(self, policy: Policy) -> None:
+        self._policy = replace(policy, max_repeats=_NEVER)
+        self._finder = TurnFinder(policy) if knows(policy) else None
 
-    @property
-    def num_chars(self) -> int:
-        return self.end - self.start
+    def turns(self, trace: Trace) -> list[Turn]:
+        """They add up to the text of the trace."""
+        opened = _opened(self._policy, trace.text)
+        if trace.pieces:
+            return self._written(self._policy, trace.pieces, opened, counted=True)
+        if self._finder:
+            return list(self._finder.find(trace.text, opened=opened))
+        policy = _in_characters(self._policy)
+        return self._written(policy, list(_cut(trace.text, policy)), opened, counted=False)
+
+    def _written(self, policy: Policy, pieces: Sequence[Piece], opened: bool, *, counted: bool) -> list[Turn]:
+        generation = Generation(policy, max_tokens=_NEVER, opened=opened)
+        return list(_turns(generation, pieces, counted=counted))
 
 
 def replay(policy: Policy, trace: Trace) -> list[Turn]:
     """The turns add up to the text of the trace."""
-    policy = replace(policy, max_repeats=_NEVER)
-    pieces: Sequence[Piece] = trace.pieces
-    if not pieces:
-        policy = _in_characters(policy)
-        pieces = list(_cut(trace.text, policy))
-    generation = Generation(policy, max_tokens=_NEVER, opened=_opened(policy, trace.text))
-    return list(_turns(generation, pieces, counted=bool(trace.pieces)))
+    return Replayer(policy).turns(trace)
 
 
 def _turns(generation: Generation, pieces: Sequence[Piece], *, counted: bool) -> Iterator[Turn]:

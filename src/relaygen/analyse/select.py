@@ -19,6 +19,8 @@ MIN_OCCURRENCES = 10
 # Student's t with 4 degrees of freedom reaches 2.8 standard errors instead of 2; below, intervals say little, and a mean
 # of few bounded values is far from normal.
 MIN_TRACES = 5
+_MIN_GAIN = 0.002  # of share: a cue that adds less makes a profile longer, not the relay faster
+_MAX_NAMES = 12  # in a warning
 
 _BOTH = "Similarly Also Alternatively Wait Hmm But However Hence Another Oh Maybe Other Again Now Ah Any Specifically"
 PAPER_CANDIDATES: tuple[str, ...] = (
@@ -172,7 +174,7 @@ def _chain(table: MarginTable, order: Sequence[str], limit: float, floor: int) -
     chain = [expected(table, (), floor)]
     for cue in order:
         more = expected(table, (*chain[-1].cues, cue), floor)
-        if chain[-1].share < more.share <= limit:
+        if chain[-1].share + _MIN_GAIN <= more.share <= limit:
             chain.append(more)
     return chain
 
@@ -226,4 +228,5 @@ def _shadows(table: MarginTable, kept: Collection[str]) -> list[str]:
 
 
 def _names(cues: Sequence[str]) -> str:
-    return " ".join(map(repr, cues))
+    more = f" and {len(cues) - _MAX_NAMES} more" if len(cues) > _MAX_NAMES else ""
+    return " ".join(map(repr, cues[:_MAX_NAMES])) + more

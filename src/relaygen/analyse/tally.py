@@ -12,7 +12,8 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from relaygen.analyse.predict import Speed, Work, alone_ms, break_even_share
-from relaygen.analyse.replay import Turn, replay
+from relaygen.analyse.replay import Replayer
+from relaygen.analyse.turns import Turn
 from relaygen.core.policy import Policy
 from relaygen.core.relay import CHARS_PER_TOKEN
 from relaygen.trace import Trace
@@ -113,9 +114,9 @@ def replay_all(
     policy: Policy, traces: Iterable[Trace], speeds: Speeds | None = None, *, keep_text: bool = False
 ) -> Replay:
     """At least one trace."""
-    whole, each = Tally(speeds), list[Replayed]()
+    whole, each, replayer = Tally(speeds), list[Replayed](), Replayer(policy)
     for trace in traces:
-        turns, tally = replay(policy, trace), Tally(speeds)
+        turns, tally = replayer.turns(trace), Tally(speeds)
         tally.add(trace, turns)
         whole.add(trace, turns)
         if not keep_text:

@@ -23,6 +23,7 @@ class Watch:
         self._policy = policy
         self._close = policy.think[1] if policy.think else ""
         self._think = CueMatcher([self._close] if self._close else [])
+        self._cues = CueMatcher(policy.cues, ignore_case=policy.ignore_case, borders=not policy.plain)
         self._sentences = PlainSentenceMatcher() if policy.plain else SentenceMatcher()
         self.set_thinking(thinking)
 
@@ -31,7 +32,6 @@ class Watch:
         policy, borders = self._policy, not self._policy.plain
         answers = policy.answer_cues if policy.answer_cues_in_thinking or not thinking else ()
         self._thinking = thinking
-        self._cues = CueMatcher(policy.cues, ignore_case=policy.ignore_case, borders=borders)
         self._answers = CueMatcher(answers, ignore_case=policy.ignore_case, borders=borders)
         close = (self._close,) if thinking and self._close else ()
         ends = PLAIN_SENTENCE_STOPS if policy.plain else SENTENCE_STOPS

@@ -130,11 +130,11 @@ def _svg(figure: Figure, name: str, title: str, standalone: bool = False) -> str
     """Text stays text, and the same plot is the same file each time."""
     out = StringIO()
     canvas: Any = FigureCanvasSVG(figure)
-    settings: Any = mpl.rc_context  # pyright: ignore[reportUnknownMemberType]
-    with settings({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Glyph .* missing"
-        )  # of the font that only measures the text
+    untyped: Any = mpl
+    settings = {"svg.fonttype": "none", "svg.hashsalt": name}
+    with untyped.rc_context(settings), warnings.catch_warnings():
+        # Of the font that only measures the text.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
         canvas.print_svg(out, metadata={"Date": None, "Title": title})
     svg = out.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
