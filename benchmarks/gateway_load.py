@@ -100,7 +100,12 @@ def litellm(engine: str, folder: Path, console: Console) -> Generator[tuple[str,
     )
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [str(program), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-    environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "PYTHONPATH": ""}
+    environment = {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # on loopback, for minutes
+        "PYTHONPATH": "",
+    }
     with process(command, f"{url}/health/liveliness", folder, environment) as pid:
         yield url, pid
 
