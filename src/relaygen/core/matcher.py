@@ -44,6 +44,7 @@ class CueMatcher:
         self._bordered = tuple(cue for cue in by_length if borders and is_word(cue[-1]))
         self._free = tuple(cue for cue in by_length if not (borders and is_word(cue[-1])))
         self._free_last = frozenset(cue[-1] for cue in self._free)
+        self._decisive = _decisive(self._free_last, {cue[-1] for cue in self._bordered})
         self._keep = max(map(len, by_length), default=0) + 1
         self.begin()
 
@@ -56,8 +57,8 @@ class CueMatcher:
         if not self._original:
             return None
         buffer = self._tail + (lower_same_length(text) if self._lower else text)
-        for index in range(len(self._tail), len(buffer)):
-            match = self._at(buffer, index, ignore_until)
+        for found in self._decisive.finditer(buffer, len(self._tail)):
+            match = self._at(buffer, found.start(), ignore_until)
             if match:
                 return match
         kept = buffer[-self._keep :]
@@ -93,8 +94,17 @@ class CueMatcher:
         return None
 
 
+def _decisive(free_last: Iterable[str], bordered_last: Iterable[str]) -> re.Pattern[str]:
+    """The only characters at which a cue can be decided: the last one of a cue without border, and the one behind the last
+    one of a cue with border. Looking at these alone is what makes a token cheap."""
+    last, before = ("".join(map(re.escape, chars)) for chars in (free_last, bordered_last))
+    parts = [*([f"[{last}]"] if last else ()), *([f"(?<=[{before}])."] if before else ())]
+    return re.compile("|".join(parts) or r"(?!)", re.DOTALL)
+
+
 _CLOSERS = frozenset("\"')]}*_`$»”’")
 _UNSPACED_ENDS = frozenset("。！？｡")
+_SPACE_OR_END = re.compile("[\\s。！？｡]")
 _ABBREVIATIONS = frozenset("cf vs Dr Mr Mrs Ms Prof Fig Eq approx resp".split())
 _DOTTED = re.compile(r"(?:^|\W)(?:[A-Za-z]\.)+[A-Za-z]$")  # e.g. i.e. U.S.
 _LIST_NUMBER = re.compile(r"(?:^|\n)[\s#>*-]*(?:\d{1,3}|[A-Za-z])$")  # "1." opens a list item
@@ -118,13 +128,11 @@ class SentenceMatcher:
 
     def feed(self, text: str) -> Match | None:
         buffer = self._tail + text
-        for index in range(len(self._tail), len(buffer)):
-            char = buffer[index]
+        for found in _SPACE_OR_END.finditer(buffer, len(self._tail)):
+            index, char = found.start(), found.group()
             at = index + self._offset
             if char in _UNSPACED_ENDS:
                 return Match(char, at + 1, at + 1)
-            if not char.isspace():
-                continue
             mark = self._mark_before(buffer, index)
             if mark:
                 return Match(mark, at, at + 1)

@@ -56,6 +56,8 @@ class Watch:
     def look(self, state: State, text: str, floor: int) -> tuple[Reason, Match] | None:
         """Cues that end within the first `floor` characters of the turn do not count."""
         policy = self._policy
+        if not self._thinking and state in (State.ANSWER, State.ALONE):
+            return None
         found: list[tuple[Reason, Match | None]] = []
         if self._thinking:
             found.append((Reason.ANSWER, self._think.feed(text)))

@@ -32,6 +32,21 @@ class Aligner:
         self._text = ""
         self._first = True
 
+    def plain(self, ids: Sequence[int], text: str) -> Piece | None:
+        """The piece of one id whose text is certain at once: what add and ready would give. None, and nothing taken, where
+        there is something to find out."""
+        if (
+            self._first
+            or self._scored
+            or not self._in_step
+            or len(ids) != 1
+            or not text
+            or self._ids
+            or self._text
+        ):
+            return None
+        return Piece(text, (ids[0],))
+
     async def add(self, ids: Sequence[int], text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
         if text and self._first:
             text = await self._without_prompt([*self._ids, *ids], text)

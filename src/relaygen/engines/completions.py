@@ -135,13 +135,19 @@ class CompletionsSession:
         reader = _Reader(engine, request)
         before, last = "", list[Piece]()
         try:
-            async with aclosing(self._events(request, strings, reader)) as events:
+            stream = engine.http.stream(
+                "/v1/completions", self._body(request, strings), affinity=self._affinity
+            )
+            async with aclosing(stream) as events:
                 async for event in events:
-                    if pieces := await reader.read(event):
+                    if pieces := reader.read_plain(event) or await reader.read(event):
                         before = (before + "".join(piece.text for piece in last))[-_TAIL:]
                         last = pieces
                         if not reader.finish:
                             yield Chunk(tuple(pieces))
+        except EngineError:
+            if not reader.finish:  # what fails after the finish reason does no harm
+                raise
         except GeneratorExit:  # the caller has seen the end of the turn, or wants no more
             engine.stops.learn(request.stops, before, last)
             raise
@@ -153,9 +159,9 @@ class CompletionsSession:
             engine.stops.learn(request.stops, before, last)
         yield reader.end()
 
-    async def _events(self, request: Request, stops: Sequence[str], reader: _Reader) -> AsyncGenerator[Any]:
+    def _body(self, request: Request, stops: Sequence[str]) -> dict[str, Any]:
         engine = self._engine
-        body = {
+        body: dict[str, Any] = {
             **completion_body(engine.info.model, request),
             "prompt": request.ids,
             "stop": stops,
@@ -172,13 +178,7 @@ class CompletionsSession:
             body |= {"logprobs": request.top_logprobs, **engine.name_ids}
         if request.schema is not None:
             body["response_format"] = _response_format(request.schema)
-        async with aclosing(engine.http.stream("/v1/completions", body, affinity=self._affinity)) as events:
-            try:
-                async for event in events:
-                    yield event
-            except EngineError:
-                if not reader.finish:  # what fails after the finish reason does no harm
-                    raise
+        return body
 
 
 class _Reader:
@@ -195,6 +195,19 @@ class _Reader:
         self._last: list[Piece] = []
         self.finish: Literal["eos", "stop", "length"] | None = None
         self.stopped = False  # by one of our stops
+
+    def read_plain(self, event: Any) -> list[Piece]:
+        """The usual event, one token with its text and nothing else, without a coroutine: this runs once a token. Nothing
+        where it takes `read`."""
+        choices = event["choices"]
+        if not choices or choices[0].get("finish_reason") or event.get("usage") or choices[0].get("logprobs"):
+            return []
+        ids = choices[0].get("token_ids")
+        piece = self._aligner.plain(ids, choices[0]["text"]) if ids else None
+        if piece is None:
+            return []
+        self._num_tokens += 1
+        return [piece]
 
     async def read(self, event: Any) -> list[Piece]:
         self._usage = event.get("usage") or self._usage

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from relaygen.engines.base import EngineInfo, Request, Tools
@@ -245,7 +245,7 @@ class _Reader:
             not held
         ):  # cannot be, unless the server spells an id in two ways; the text shown to the user is right
             last = pieces.pop()
-            return [*pieces, replace(last, text=last.text + text)]
+            return [*pieces, last._replace(text=last.text + text)]
         return [*pieces, self._piece(text, await self._known(held, text))]
 
     async def _known(self, held: list[_Token], text: str) -> list[_Token]:

@@ -28,6 +28,8 @@ class SSEParser:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that `chunk` completes."""
+        if chunk.startswith(b"data: ") and chunk.find(b"\n\n") == len(chunk) - 2 and self._whole(chunk):
+            return [chunk[6:-2]]
         if self._skip_lf and chunk:  # the LF of a CRLF that was cut in two
             self._skip_lf = False
             chunk = chunk.removeprefix(b"\n")
@@ -45,6 +47,13 @@ class SSEParser:
         if self._size > MAX_EVENT_BYTES:
             raise EventTooLongError(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return events
+
+    def _whole(self, chunk: bytes) -> bool:
+        """Whether `chunk` is one event of one line, and nothing is unfinished: so it is nearly always."""
+        clean = not (self._rest or self._data or self._skip_lf) and b"\r" not in chunk
+        clean = clean and chunk.find(b"\n") == len(chunk) - 2
+        self._first = self._first and not clean
+        return clean
 
     def _line(self, line: bytes, events: list[bytes]) -> None:
         if self._first:

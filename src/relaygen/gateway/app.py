@@ -23,7 +23,7 @@ from relaygen.gateway.http import EVENTS, Scope, read_json, respond, respond_byt
 from relaygen.gateway.log import log
 from relaygen.gateway.metrics import CONTENT_TYPE
 from relaygen.gateway.openapi import document
-from relaygen.gateway.outlet import Outlet, Receive, Send, Writer, attended
+from relaygen.gateway.outlet import ClientGoneError, Receive, Send, Writer, attended
 from relaygen.gateway.serving import Request, Service
 from relaygen.gateway.wire import Job, RefusedError, chat_job, completion_job, error_body
 
@@ -108,27 +108,19 @@ class Gateway:
 
     async def _stream(self, request: Request, notes: dict[str, Any], send: Send) -> None:
         """Errors before the first text become an HTTP status; later ones the last event of the stream."""
-        outlet, writer = Outlet(), Writer(send, self._settings.write_s)
-        work = asyncio.ensure_future(request.stream(outlet.put))
-        work.add_done_callback(lambda _: outlet.close())
-        started = False
+        writer = Writer(send, EVENTS, self._settings.write_s)
         try:
-            while data := await outlet.get():
-                if not started:
-                    await writer.start(200, EVENTS)
-                    started = True
-                await writer.write(data)
-            await work
+            await request.stream(writer.write)
             usage = chunks.usage_chunk(request.head, request.usage()) if request.head.include_usage else b""
             await writer.write(usage + chunks.DONE, more=False)
+        except ClientGoneError:
+            raise
         except Exception as error:
-            if not started or not work.done() or work.cancelled():
+            if not writer.started:
                 raise
             await writer.write(chunks.error_event(error_body(self._failure(error, notes))), more=False)
         finally:
             writer.close()
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
 
     def _failure(self, error: Exception, notes: dict[str, Any]) -> RelayError:
         self.service.metrics.error(error)

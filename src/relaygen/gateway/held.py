@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from relaygen.types import Author, TokenLogprob
 
@@ -21,8 +22,7 @@ class TokenText:
     logprob: TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Text by one author. `tokens` begin in it, where log probabilities were asked for."""
 
     author: Author

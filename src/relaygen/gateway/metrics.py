@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from relaygen.engines.base import Engine
@@ -22,7 +24,8 @@ _SLOW_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 class Metrics:
     def __init__(self, active: Callable[[], float], queued: Callable[[], float]) -> None:
         self._registry = r = CollectorRegistry()
-        self._tokens = Counter("relaygen_tokens", "Completion tokens written.", ["author"], registry=r)
+        self.num_tokens = dict.fromkeys(Author, 0)
+        r.register(_TokenCollector(self.num_tokens))
         self._turns = Counter(
             "relaygen_turns", "Turns, by author and by why they ended.", ["author", "reason"], registry=r
         )
@@ -39,9 +42,8 @@ class Metrics:
             buckets=_SLOW_S,
             registry=r,
         )
-        self._inter = Histogram(
-            "relaygen_inter_token_seconds", "Between tokens of one turn.", buckets=_FAST_S, registry=r
-        )
+        self.inter = Gaps("relaygen_inter_token_seconds", "Between tokens of one turn.", _FAST_S)
+        r.register(self.inter)
         self._requests = Counter(
             "relaygen_requests", "Requests, by path and HTTP status.", ["path", "status"], registry=r
         )
@@ -54,11 +56,8 @@ class Metrics:
         Gauge("relaygen_small_share", "Share of all tokens by the small model.", registry=r).set_function(
             self._share
         )
-        # Found once: a look-up by label costs more than the counting, and this runs once a token.
-        self.tokens = {author: self._tokens.labels(author.value) for author in Author}
-        self._num_tokens = dict.fromkeys(Author, 0)
         self.handover = {author: self._handover.labels(author.value) for author in Author}
-        self.first, self.inter = self._first, self._inter
+        self.first = self._first
 
     def watch(self, engines: Mapping[Author, Engine]) -> None:
         """Shows the replicas of those that have some."""
@@ -76,18 +75,46 @@ class Metrics:
         if isinstance(error, EngineError):
             self._errors.labels(type(error).__name__).inc()
 
-    def count(self, author: Author, number: int) -> None:
-        self.tokens[author].inc(number)
-        self._num_tokens[author] += number
-
     def turn(self, event: Switch | Finish) -> None:
         self._turns.labels(event.author.value, event.reason.value).inc()
         if event.reason is Reason.SMALL_FAILED:
             self._failovers.inc()
 
     def _share(self) -> float:
-        total = sum(self._num_tokens.values())
-        return self._num_tokens[Author.SMALL] / total if total else 0.0
+        total = sum(self.num_tokens.values())
+        return self.num_tokens[Author.SMALL] / total if total else 0.0
+
+
+class _TokenCollector(Collector):
+    """Plain numbers, read when somebody asks: the library's counters take a lock, which is dear once a token."""
+
+    def __init__(self, num_tokens: Mapping[Author, int]) -> None:
+        self._num_tokens = num_tokens
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily("relaygen_tokens", "Completion tokens written.", labels=("author",))
+        for author, number in self._num_tokens.items():
+            family.add_metric((author.value,), number)
+        yield family
+
+
+class Gaps(Collector):
+    """A histogram of seconds, in plain numbers too."""
+
+    def __init__(self, name: str, documentation: str, buckets: Sequence[float]) -> None:
+        self._name, self._documentation = name, documentation
+        self._buckets = buckets
+        self._counts = [0] * (len(buckets) + 1)
+        self._sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._buckets, seconds)] += 1
+        self._sum_s += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        names = [*(str(float(bound)) for bound in self._buckets), "+Inf"]
+        buckets = list(zip(names, map(float, accumulate(self._counts)), strict=True))
+        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=self._sum_s)
 
 
 class _ReplicaCollector(Collector):
@@ -144,7 +171,7 @@ class Watch:
     def _count(self, number: int, author: Author | None, now: float) -> None:
         if not number or author is None:
             return
-        self._metrics.count(author, number)
+        self._metrics.num_tokens[author] += number
         if self._last is None:
             self.first_token_s = now - self._begun
             self._metrics.first.observe(self.first_token_s)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from relaygen.gateway.held import Span, StopCutter, TokenText
 from relaygen.gateway.think import Channel, Part, ThinkSplitter
@@ -11,8 +12,7 @@ from relaygen.gateway.tools import ToolCall, ToolParser
 from relaygen.types import Event, Switch, Token
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     channel: Channel
     span: Span
 
