@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 from collections.abc import Callable
@@ -163,6 +164,9 @@ async def _serve(
         def started() -> None:
             err.print("\n".join(lines), markup=False, soft_wrap=True)
 
+        # What is loaded by now stays: walking over it again and again would hold every stream up.
+        gc.collect()
+        gc.freeze()
         await serve(relay, settings, keys, listener, started)
     finally:
         await relay.__aexit__(None, None, None)
