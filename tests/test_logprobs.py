@@ -184,6 +184,7 @@ PROMPTS = ("What is 12 + 30? Therefore", "Repeat: 🎉🐉 因此，答案是四
 
 
 @pytest.mark.weights
+@pytest.mark.slow
 async def test_of_a_real_llama_server(smol_engine: LlamaCppEngine) -> None:
     for prompt in PROMPTS:
         ids = await smol_engine.tokenize(prompt)
@@ -209,6 +210,7 @@ async def test_of_a_real_llama_server(smol_engine: LlamaCppEngine) -> None:
 
 
 @pytest.mark.weights
+@pytest.mark.slow
 async def test_drafting_on_a_real_llama_server_gives_none(smollm2: Path) -> None:
     async with AsyncExitStack() as stack:
         engine = await start(stack, smollm2, context_tokens=512, draft=smollm2)

@@ -52,6 +52,7 @@ async def test_a_server_that_cannot_is_not_asked() -> None:
 
 
 @pytest.mark.weights
+@pytest.mark.slow
 @pytest.mark.parametrize("top_logprobs", [None, 1])
 @pytest.mark.parametrize("schema", [SCHEMA, {}])
 async def test_a_real_llama_server_keeps_to_it(
@@ -62,7 +63,7 @@ async def test_a_real_llama_server_keeps_to_it(
         Fake(),
         ids=ids,
         schema=schema,
-        max_tokens=120,
+        max_tokens=60,
         top_logprobs=top_logprobs,
         sampling=Sampling(temperature=0),
     )

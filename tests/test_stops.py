@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from relaygen.core.policy import segment
+from relaygen.core.policy import Policy, segment
+from relaygen.engines.base import Engine, Request, Session
 from relaygen.engines.completions import CompletionsEngine
 from relaygen.engines.http import Endpoint
 from relaygen.engines.stops import StopChoice
 from relaygen.engines.vllm import VllmEngine
-from relaygen.types import Author, Piece, Result
+from relaygen.run import Pair, Run
+from relaygen.types import Author, Chunk, Message, Piece, Result, Sampling
 from tests.asking import CUES, SCRIPT, engine_of, finish, pieces, read, relay, request_for
+from tests.conftest import start
 from tests.fakes import EOS, FakeSglang, FakeVllm
 
 LIMITS = (9999, 4, 1, 0)
@@ -46,6 +53,61 @@ async def test_every_way_of_ending_a_turn_gives_the_same_turns(kind: str) -> Non
         assert any(asked) or max_stops or kind == "vllm held back"
     assert all(turn == turns[0] for turn in turns)
     assert {author for author, *_ in turns[0]} == set(Author)
+
+
+class WithoutStops:
+    """An engine that is told of no stops: all its turns are ended by closing the stream."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Any]:
+        async with self._engine.session() as session:
+            yield _Session(session)
+
+
+class _Session:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def write(self, request: Request) -> AsyncGenerator[Chunk]:
+        async with aclosing(self._session.write(replace(request, stops=()))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+@pytest.mark.weights
+@pytest.mark.slow
+async def test_stop_strings_and_closing_give_the_same_turns_on_a_real_llama_server(smollm2: Path) -> None:
+    """One token at a time: in batches of other sizes it rounds differently, and closing makes other batches."""
+    policy = segment(("is", "and", "the", "to", "So"), max_small_tokens=8, min_large_tokens=2)
+    async with AsyncExitStack() as stack:
+        large, small = [
+            await start(stack, smollm2, context_tokens=512, batch_invariant=True) for _ in range(2)
+        ]
+        for prompt in ("What is 12 + 30?", "Repeat three times: 🎉🐉 因此 naïve café. So is it."):
+            ways = ((large, small), (WithoutStops(large), WithoutStops(small)))
+            turns = [turns_of(await _relay(*way, prompt, policy)) for way in ways]
+            assert turns[0] == turns[1]
+            assert len(turns[0]) >= 3
+
+
+async def _relay(large: Any, small: Any, prompt: str, policy: Policy) -> Result:
+    run = Run(
+        Pair({Author.LARGE: large, Author.SMALL: small}),
+        [Message("user", prompt)],
+        policy=policy,
+        sampling=Sampling(temperature=0, top_k=1, seed=1),
+        max_tokens=60,
+    )
+    async with aclosing(run.events()) as events:
+        async for _ in events:
+            pass
+    return run.result()
 
 
 @pytest.mark.parametrize("kind", [FakeVllm, FakeSglang])
