@@ -1,8 +1,8 @@
 """Statistics of cues over many scored traces, and replay of as many plain ones: seconds and peak memory.
 
-    python -m benchmarks.calibration [MB of text, 100 if not given]
+    python -m benchmarks.calibration [MB of text, 10 if not given]
 
-Makes the traces up in a temporary folder: 20,000 characters each, a cue every 250. A scored trace takes 13 times the bytes of
+Makes the traces up in a temporary folder: 20,000 characters each, a cue every 250. A scored trace takes 10 times the bytes of
 its text. Each step is a process of its own, so that its peak is its own. The last line is JSON.
 """
 
@@ -100,7 +100,7 @@ def main() -> None:
             json.dumps({"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "peak_mb": round(peak)})
         )
         return
-    megabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 100.0
+    megabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
     figures: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name:
         make(Path(name), megabytes)

@@ -95,6 +95,13 @@ def test_budget_comes_near_the_wanted_share_with_the_surest(table: MarginTable, 
             assert point.margin <= found.expected.margin
 
 
+def test_budget_names_the_cues_that_only_fill_the_share(table: MarginTable) -> None:
+    assert select.budget(table, 0.37).warnings[-1] == (
+        "taken for the wanted share, though less sure than the average token: 'Wait,' 'But'"
+    )
+    assert not any("less sure" in warning for warning in select.budget(table, 0.12).warnings)
+
+
 def test_budget_says_what_it_cannot_reach(table: MarginTable) -> None:
     found = select.budget(table, 0.9)
     assert found.expected == found.curve[-1]

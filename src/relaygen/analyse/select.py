@@ -19,7 +19,6 @@ MIN_OCCURRENCES = 10
 # Student's t with 4 degrees of freedom reaches 2.8 standard errors instead of 2; below, intervals say little, and a mean
 # of few bounded values is far from normal.
 MIN_TRACES = 5
-_MIN_GAIN = 0.002  # of share: a cue that adds less makes a profile longer, not the relay faster
 _MAX_NAMES = 12  # in a warning
 
 _BOTH = "Similarly Also Alternatively Wait Hmm But However Hence Another Oh Maybe Other Again Now Ah Any Specifically"
@@ -119,8 +118,10 @@ def budget(
         raise UserError(f"the wanted share of the small model must be between 0 and 1, not {share:g}")
     order = _by_lower_bound(table, objective, min_occurrences, min_traces)
     curve = _chain(table, order, 1.0, min_large_tokens)
-    within = _chain(table, order, share, min_large_tokens)
-    best = min((*within, *curve), key=lambda e: (abs(e.share - share), -e.of(objective)))
+    fitting = max((e for e in curve if e.share <= share), key=lambda e: e.share)
+    left = order[order.index(fitting.cues[-1]) + 1 :] if fitting.cues else order
+    within = _chain(table, left, share, min_large_tokens, fitting)
+    best = min((*curve, *within), key=lambda e: (abs(e.share - share), -e.of(objective)))
     warnings = _seldom(table, table.cues, min_occurrences, min_traces)
     if curve[-1].share < share:
         warnings.insert(
@@ -130,6 +131,14 @@ def budget(
     elif abs(best.share - share) > 0.05:
         warnings.insert(
             0, f"the set nearest to a share of {share:.0%} has {best.share:.0%}: the cues are few or frequent"
+        )
+    average = table.overall(objective).value
+    unsure = [
+        cue for cue in best.cues if (one := table.stats.get(cue)) and one.mean(objective).value < average
+    ]
+    if unsure:
+        warnings.append(
+            f"taken for the wanted share, though less sure than the average token: {_names(unsure)}"
         )
     return Selection("budget", objective, best, tuple(warnings), tuple(curve))
 
@@ -152,16 +161,8 @@ def expected(table: MarginTable, cues: Iterable[str], min_large_tokens: int = 5)
     """By running the relay over the traces: it hands over at the first cue of a large turn that ends beyond the turn's first
     `min_large_tokens` tokens, and the next large turn begins where the segment ends."""
     cues = tuple(cues)
-    found, wanted = table.found, np.isin(table.cues, cues)
-    begin = table.traces.begin[found.trace] if len(found) else found.first
-    rows = np.flatnonzero(wanted[found.cue] & (found.last >= begin + min_large_tokens))
-    fired: list[int] = []
-    turn = floor = 0
-    columns = (found.first[rows], found.last[rows], found.stop[rows])
-    for row, first, last, stop in zip(rows.tolist(), *(c.tolist() for c in columns), strict=True):
-        if last >= floor and first >= turn:
-            fired.append(row)
-            turn, floor = stop, stop + min_large_tokens
+    fired = _fired(table, cues, min_large_tokens)
+    found = table.found
     tokens = int((found.stop - found.start)[fired].sum())
     margin, agreement = ((found.after - found.before)[fired].sum(axis=0) / max(1, tokens)).tolist()
     return Expected(
@@ -169,12 +170,42 @@ def expected(table: MarginTable, cues: Iterable[str], min_large_tokens: int = 5)
     )
 
 
-def _chain(table: MarginTable, order: Sequence[str], limit: float, floor: int) -> list[Expected]:
+def _fired(table: MarginTable, cues: Collection[str], floor: int) -> list[int]:
+    """The rows of the table that hand over, one after the other."""
+    found = table.found
+    if not cues or not len(found):
+        return []
+    wanted = np.isin(table.cues, list(cues))[found.cue]
+    rows = np.flatnonzero(wanted & (found.last >= table.traces.begin[found.trace] + floor))
+    first, last, stop = found.first[rows], found.last[rows], found.stop[rows]
+    # Of each row, the one that would hand over next: the first that lies beyond its segment, and beyond the floor.
+    following = np.maximum(
+        np.searchsorted(np.maximum.accumulate(first), stop),
+        np.searchsorted(np.maximum.accumulate(last), stop + floor),
+    )
+    early = np.flatnonzero(following < len(rows))
+    while len(early):
+        at, to = following[early], stop[early]
+        early = early[(first[at] < to) | (last[at] < to + floor)]
+        following[early] += 1
+        early = early[following[early] < len(rows)]
+    steps: list[int] = following.tolist()
+    path: list[int] = []
+    at = 0
+    while at < len(steps):
+        path.append(at)
+        at = steps[at]
+    return rows[path].tolist()
+
+
+def _chain(
+    table: MarginTable, order: Sequence[str], limit: float, floor: int, start: Expected | None = None
+) -> list[Expected]:
     """The sets that come of adding one cue after the other; one that adds nothing, or too much, is left out."""
-    chain = [expected(table, (), floor)]
+    chain = [start or expected(table, (), floor)]
     for cue in order:
         more = expected(table, (*chain[-1].cues, cue), floor)
-        if chain[-1].share + _MIN_GAIN <= more.share <= limit:
+        if chain[-1].share < more.share <= limit:
             chain.append(more)
     return chain
 
