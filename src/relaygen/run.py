@@ -86,13 +86,17 @@ class Run:
         self._started = self._ended = 0.0
 
     async def events(self) -> AsyncGenerator[Event]:
-        async with aclosing(self.batches()) as batches:
+        async with aclosing(self._batches(record=False)) as batches:
             async for batch in batches:
                 for event in batch:
+                    self._record.add(event)  # one by one: `result` shall not run ahead of what was seen
                     yield event
 
-    async def batches(self) -> AsyncGenerator[list[Event]]:
+    def batches(self) -> AsyncGenerator[list[Event]]:
         """The events as they come: all that one read from an engine brought."""
+        return self._batches(record=True)
+
+    async def _batches(self, *, record: bool) -> AsyncGenerator[list[Event]]:
         self._started = time.perf_counter()
         try:
             async with AsyncExitStack() as stack:
@@ -109,8 +113,9 @@ class Run:
                     turn = self._turn(generation, ask, sessions[ask.author])
                     async with reader or nullcontext(), aclosing(turn):
                         async for batch in turn:
-                            for event in batch:
-                                self._record.add(event)
+                            if record:
+                                for event in batch:
+                                    self._record.add(event)
                             if reader:
                                 reader.wrote()
                             yield batch
