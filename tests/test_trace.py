@@ -66,6 +66,9 @@ ENGINE_KEYS = {
     "own_ms",
     "draft_tokens",
     "draft_accepted_tokens",
+    "prewarm_requests",
+    "prewarm_tokens",
+    "prewarm_ms",
 }
 
 
