@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,6 +18,11 @@ from relaygen.engines.llamacpp import LlamaCppEngine
 from relaygen.local import LocalServer, LocalSettings
 
 SHARED = Path(os.environ.get("RELAYGEN_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a script: the programs that the tests press Ctrl-C on would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
