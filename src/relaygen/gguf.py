@@ -195,6 +195,8 @@ class _Reader:
             return cast(tuple[int, ...], value) if isinstance(value, tuple) else (number(key),) * num_blocks
 
         num_blocks, embedding_length = number("block_count"), number("embedding_length")
+        if not 0 < num_blocks <= MAX_BLOCKS:
+            raise self.error("has a damaged header; fetch it again")
         heads = per_block("attention.head_count", (0,))
         head_count = max(heads, default=0)
         head_length = embedding_length // head_count if head_count else 0  # no heads: no attention, no cache
