@@ -15,7 +15,7 @@ from typing import Annotated, Any, cast, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options
+from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options, Relay
 from relaygen.errors import UserError
 
 FILE = Path("relaygen.toml")
@@ -60,6 +60,18 @@ class Settings(BaseModel):
     generation_s: Seconds = 1800
     grace_s: Seconds = 20  # after SIGTERM
     log_prompts: bool = False
+
+    def relay(self) -> Relay:
+        """The pair, not open yet."""
+        return Relay(
+            self.large,
+            self.small,
+            profile=self.profile,
+            policy=self.policy,
+            options=Options(
+                self.context_tokens, self.slots, self.threads, self.draft, silence_s=self.silence_s
+            ),
+        )
 
 
 def load(

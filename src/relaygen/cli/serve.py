@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from relaygen import config
-from relaygen.api import Options, Relay
+from relaygen.api import Relay
 from relaygen.cli.models import fetching
 from relaygen.config import Settings
 from relaygen.errors import UserError
@@ -120,19 +120,7 @@ def serve(
         ) from None
     keys = auth.load(settings.api_keys_file, os.environ, host=settings.host, auth=settings.auth)
     listener = server.listen(settings.host, settings.port)
-    relay = Relay(
-        settings.large,
-        settings.small,
-        profile=settings.profile,
-        policy=settings.policy,
-        options=Options(
-            settings.context_tokens,
-            settings.slots,
-            settings.threads,
-            settings.draft,
-            silence_s=settings.silence_s,
-        ),
-    )
+    relay = settings.relay()
     with fetching() as bars:
         for model in relay.local_models:
             resolve(model, bars)
