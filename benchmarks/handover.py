@@ -19,12 +19,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from relaygen import Relay, Result, Sampling
+from benchmarks.greedy import GREEDY, write
+from relaygen import Author, Relay, Result
 from relaygen.core.policy import alone, alternate
-from relaygen.run import Run
-from relaygen.types import Author, Message
 
-GREEDY = Sampling(temperature=0)
 PROBLEMS = (
     "A baker fills 7 trays with 12 rolls each and sells 61 rolls. How many rolls are left?",
     "Mia reads 18 pages a day. Her book has 252 pages. After how many days is she through?",
@@ -47,20 +45,11 @@ async def measure(num_problems: int, max_tokens: int) -> list[Runs]:
         await relay.generate("Say hello.", max_tokens=8, sampling=GREEDY)  # pages in the weights
         for number, problem in enumerate(PROBLEMS[:num_problems], 1):
             console.print(f"problem {number} of {num_problems}")
-            runs = [
-                Run(
-                    relay.pair,
-                    [Message("user", problem)],
-                    policy=policy,
-                    sampling=GREEDY,
-                    max_tokens=max_tokens,
-                )
+            relayed, often, large = [
+                await write(relay.pair, problem, policy, max_tokens)
                 for policy in (relay.policy, alternate(10), alone(Author.LARGE))
             ]
-            for run in runs:
-                async for _ in run.events():
-                    pass
-            results.append((runs[0].result(), runs[1].result(), runs[2].result()))
+            results.append((relayed, often, large))
     return results
 
 

@@ -21,15 +21,14 @@ import gguf
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.greedy import GREEDY, write
 from benchmarks.handover import PROBLEMS
-from relaygen import Author, Message, Relay, Result, Sampling, models
+from relaygen import Author, Relay, Result, models
 from relaygen.analyse.predict import Speed, Work, alone_ms, break_even_share, relay_ms
 from relaygen.core.policy import alone, alternate
 from relaygen.examine import examine
-from relaygen.run import Run
 
 CASES = {"q4_k_m": None, "q8_0": gguf.GGMLQuantizationType.Q8_0, "f16": gguf.GGMLQuantizationType.F16}
-GREEDY = Sampling(temperature=0)
 
 
 def stored_as(source: Path, kind: gguf.GGMLQuantizationType) -> Path:
@@ -57,19 +56,6 @@ def stored_as(source: Path, kind: gguf.GGMLQuantizationType) -> Path:
     return target
 
 
-async def alone_result(relay: Relay, problem: str, num_tokens: int) -> Result:
-    run = Run(
-        relay.pair,
-        [Message("user", problem)],
-        policy=alone(Author.LARGE),
-        sampling=GREEDY,
-        max_tokens=num_tokens,
-    )
-    async for _ in run.events():
-        pass
-    return run.result()
-
-
 def predicted(large: Speed, small: Speed, relayed: Result, large_run: Result) -> tuple[float, float]:
     """(relay ms, large alone ms) for the very work that was done."""
     segments = sum(s.author is Author.SMALL for s in relayed.segments)
@@ -92,7 +78,7 @@ async def case(name: str, num_problems: int, max_tokens: int, console: Console) 
         for number, problem in enumerate(PROBLEMS[:num_problems], 1):
             console.print(f"{name}: problem {number} of {num_problems}")
             relayed = await relay.generate(problem, max_tokens=max_tokens, sampling=GREEDY)
-            by_large = await alone_result(relay, problem, max_tokens)
+            by_large = await write(relay.pair, problem, alone(Author.LARGE), max_tokens)
             for_relay, for_alone = predicted(speeds[0], speeds[1], relayed, by_large)
             # Per token, since the two texts differ in length.
             relay_s += relayed.timings.total_ms / relayed.usage.completion_tokens

@@ -19,11 +19,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.handover import GREEDY, PROBLEMS
-from relaygen import Message, Relay, Result
+from benchmarks.greedy import GREEDY, write
+from benchmarks.handover import PROBLEMS
+from relaygen import Relay, Result
 from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options
 from relaygen.core.policy import alternate
-from relaygen.run import Run
 
 
 async def measure(options: argparse.Namespace, console: Console) -> list[tuple[Result, Result]]:
@@ -33,17 +33,8 @@ async def measure(options: argparse.Namespace, console: Console) -> list[tuple[R
         await relay.generate("Say hello.", max_tokens=8, sampling=GREEDY)  # pages in the weights
 
         async def answer(problem: str, every: int | None) -> Result:
-            run = Run(
-                relay.pair,
-                [Message("user", problem)],
-                policy=alternate(options.segment),
-                sampling=GREEDY,
-                max_tokens=options.max_tokens,
-                prewarm_tokens=every,
-            )
-            async for _ in run.events():
-                pass
-            return run.result()
+            policy = alternate(options.segment)
+            return await write(relay.pair, problem, policy, options.max_tokens, prewarm_tokens=every)
 
         for number, problem in enumerate(PROBLEMS[: options.problems]):
             console.print(f"problem {number + 1} of {options.problems}")
