@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calibrate": {"types", "errors", "engines", "trace", "analyse", "tasks"},
     "config": {"errors", "api"},
     "gateway": {"types", "errors", "core", "engines", "profile", "run", "trace", "api", "config", ""},
+    "batch": {"errors", "config", "gateway"},
     "report": {"types", "errors", "trace", "analyse"},
     "cli": {
         "types",
@@ -60,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "simulate",
         "config",
         "gateway",
+        "batch",
         "",
     },
     "": {"api", "errors", "run", "strategies", "types"},

@@ -9,7 +9,19 @@ from io import TextIOWrapper
 import typer
 
 from relaygen import __version__
-from relaygen.cli import calibrate, doctor, eval, launch, models, profiles, replay, run, serve, simulate
+from relaygen.cli import (
+    batch,
+    calibrate,
+    doctor,
+    eval,
+    launch,
+    models,
+    profiles,
+    replay,
+    run,
+    serve,
+    simulate,
+)
 from relaygen.errors import RelayError
 from relaygen.report.terminal import printable
 
@@ -23,6 +35,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("serve")(serve.serve)
+app.command("batch")(batch.batch)
 app.command("doctor")(doctor.doctor)
 app.command("launch")(launch.launch)
 app.command("replay")(replay.replay)

@@ -66,7 +66,8 @@ class Job:
         return not isinstance(self.prompt, str)
 
 
-def chat_job(data: bytes, *, max_messages: int) -> Job:
+def chat_job(data: object, *, max_messages: int) -> Job:
+    """`data` is the body as bytes, or as the value that it is the JSON of."""
     body = _body(data, ChatBody)
     if len(body.messages) > max_messages:
         raise RefusedError(
@@ -100,7 +101,8 @@ def chat_job(data: bytes, *, max_messages: int) -> Job:
     )
 
 
-def completion_job(data: bytes) -> Job:
+def completion_job(data: object) -> Job:
+    """`data` as for chat_job."""
     body = _body(data, CompletionBody)
     prompt = body.prompt if isinstance(body.prompt, str) else body.prompt[0]
     return Job(prompt=prompt, max_tokens=body.max_tokens, max_tokens_param="max_tokens", **_common(body))
@@ -133,9 +135,9 @@ def headers_of(error: RelayError) -> Mapping[str, str]:
 # --- parts of a body
 
 
-def _body(data: bytes, model: type[B]) -> B:
+def _body(data: object, model: type[B]) -> B:
     try:
-        value: object = orjson.loads(data)
+        value = orjson.loads(data) if isinstance(data, bytes) else data
     except orjson.JSONDecodeError as error:
         raise RefusedError(
             f"the body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
