@@ -40,6 +40,8 @@ class Aligner:
             or self._scored
             or not self._in_step
             or len(ids) != 1
+            or type(ids[0]) is not int
+            or type(text) is not str
             or not text
             or self._ids
             or self._text

@@ -10,13 +10,14 @@ names, and vLLM takes no notice of a field that it does not know.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from relaygen.engines.affinity import Affinity
 from relaygen.engines.align import Aligner
+from relaygen.engines.answers import ODD, count, text, token_ids, understanding, unknown_shape
 from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.http import Endpoint, Http
 from relaygen.engines.logprobs import columns, ranked
@@ -24,6 +25,7 @@ from relaygen.engines.stops import MANY, StopChoice
 from relaygen.errors import EngineCutError, EngineError, EngineProtocolError, UserError
 from relaygen.types import Candidate, Chunk, Message, Piece, TokenLogprob, TurnEnd
 
+T = TypeVar("T")
 _TAIL = 64  # characters: longer than any stop string
 
 
@@ -51,7 +53,7 @@ class CompletionsEngine:
         try:
             try:
                 return await cls.open(http, await served_model(http, model))
-            except (KeyError, TypeError, ValueError, IndexError):
+            except ODD:
                 raise EngineProtocolError(
                     f"{endpoint.name} at {endpoint.address} does not answer like {cls.dialect}",
                     engine=endpoint.name,
@@ -82,20 +84,16 @@ class CompletionsEngine:
         return await self._tokenize(prompt=text, add_special_tokens=False) if text else []
 
     async def _tokenize(self, **body: Any) -> list[int]:
-        return await self._field("/tokenize", body, "tokens")
+        return await self._field("/tokenize", body, "tokens", token_ids)
 
     async def _detokenize(self, ids: Sequence[int]) -> str:
-        return await self._field(
-            "/detokenize", {"tokens": ids, "skip_special_tokens": False}, self.detokenized
-        )
+        body = {"tokens": ids, "skip_special_tokens": False}
+        return await self._field("/detokenize", body, self.detokenized, text)
 
-    async def _field(self, path: str, body: Mapping[str, Any], name: str) -> Any:
+    async def _field(self, path: str, body: Mapping[str, Any], name: str, read: Callable[[Any], T]) -> T:
         answer = await self.http.post(path, {"model": self._info.model, **body})
-        try:
-            return answer[name]
-        except (KeyError, TypeError):
-            what = f"{self._info} answered {path} without {name!r}"
-            raise EngineProtocolError(what, engine=self._info.model) from None
+        with understanding(self._info, path):
+            return read(answer[name])
 
     async def spell(self, ids: Sequence[int]) -> str:
         """The text of `ids` in the middle of a text: some tokenisers take the blank off the very first token, so it is
@@ -151,10 +149,8 @@ class CompletionsSession:
         except GeneratorExit:  # the caller has seen the end of the turn, or wants no more
             engine.stops.learn(request.stops, before, last)
             raise
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise reader.error(
-                EngineProtocolError, f"sent an event of an unknown shape ({error!r})"
-            ) from None
+        except ODD as error:
+            raise unknown_shape(engine.info, "sent an event of", error) from None
         if reader.stopped:
             engine.stops.learn(request.stops, before, last)
         yield reader.end()
@@ -214,12 +210,12 @@ class _Reader:
         if not event["choices"]:  # usage comes last, without a choice
             return []
         choice = event["choices"][0]
-        text: str = choice["text"]
-        ids: list[int] = choice.get("token_ids") or []
-        if text and not self._num_tokens and not ids:
+        shown = text(choice["text"])
+        ids = token_ids(choice.get("token_ids") or [])
+        if shown and not self._num_tokens and not ids:
             raise self.error(EngineProtocolError, f"gives no token ids: a newer {self._engine.dialect} does")
         self._num_tokens += len(ids)
-        await self._aligner.add(ids, text, await self._logprobs(choice))
+        await self._aligner.add(ids, shown, await self._logprobs(choice))
         reason = choice.get("finish_reason")
         if not reason:
             return await self._aligner.ready()
@@ -244,11 +240,12 @@ class _Reader:
     def end(self) -> Chunk:
         if not self.finish:
             raise self.error(EngineCutError, "ended the stream without a finish reason")
-        usage = self._usage
-        # Without these details (a server flag) nobody knows how much of the prompt was really read.
-        details: dict[str, Any] = usage.get("prompt_tokens_details") or {}
-        cached = int(details.get("cached_tokens") or 0)
-        prefill = int(usage.get("prompt_tokens", cached)) - cached if details else 0
+        with understanding(self._engine.info, "(the usage)"):
+            usage = self._usage
+            # Without these details (a server flag) nobody knows how much of the prompt was really read.
+            details: dict[str, Any] = usage.get("prompt_tokens_details") or {}
+            cached = count(details.get("cached_tokens") or 0)
+            prefill = count(usage.get("prompt_tokens", cached)) - cached if details else 0
         end = TurnEnd(self.finish, prefill, cached, decode_tokens=self._num_tokens)
         return Chunk(tuple(self._last), end)
 
@@ -281,7 +278,7 @@ def completion_body(model: str, request: Request) -> dict[str, Any]:
 async def served_model(http: Http, wanted: str | None) -> Mapping[str, Any]:
     """The entry of /v1/models called `wanted`, or the only one there is (not counting adapters of it)."""
     models: list[dict[str, Any]] = (await http.get("/v1/models"))["data"]
-    names = [model["id"] for model in models if not model.get("parent")]
+    names = [text(model["id"]) for model in models if not model.get("parent")]
     name = wanted or (names[0] if len(names) == 1 else None)
     for model in models:
         if model["id"] == name:

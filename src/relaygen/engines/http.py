@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -32,6 +33,8 @@ from relaygen.errors import (
 )
 
 _LINGER_S = 0.2
+MAX_ANSWER_BYTES = 256 * 1024 * 1024  # scores of a long text are tens of megabytes
+_MAX_REFUSAL_BYTES = 64 * 1024
 SILENCE_S = 600.0  # a long prompt on a CPU takes minutes before its first token
 
 
@@ -85,11 +88,11 @@ class Http:
 
     async def get(self, path: str) -> Any:
         async with self._open("GET", path, None) as response:
-            return self._json(await response.read(), path)
+            return self._json(await self._whole(response, path), path)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         async with self._open("POST", path, orjson.dumps(body)) as response:
-            return self._json(await response.read(), path)
+            return self._json(await self._whole(response, path), path)
 
     async def stream(
         self,
@@ -126,8 +129,10 @@ class Http:
         try:
             response = await self._send(method, path, data, headers)
             async with response:
+                if 300 <= response.status < 400:
+                    raise self._moved(response)
                 if response.status != 200:
-                    raise self._refusal(response.status, await response.read())
+                    raise self._refusal(response.status, await _beginning(response))
                 yield response
         except (RelayError, asyncio.CancelledError):
             raise
@@ -170,10 +175,40 @@ class Http:
     async def _send(
         self, method: str, path: str, data: bytes | None, headers: Mapping[str, str] | None
     ) -> aiohttp.ClientResponse:
+        send = partial(
+            self._session.request,
+            method,
+            self._base + path,
+            data=data,
+            headers=headers,
+            allow_redirects=False,  # prompts and the key go where the user said, and nowhere else
+        )
         try:
-            return await self._session.request(method, self._base + path, data=data, headers=headers)
+            return await send()
         except (aiohttp.ServerDisconnectedError, ConnectionResetError):
-            return await self._session.request(method, self._base + path, data=data, headers=headers)
+            return await send()
+
+    async def _whole(self, response: aiohttp.ClientResponse, path: str) -> bytes:
+        data = bytearray()
+        async for part in response.content.iter_any():
+            data += part
+            if len(data) > MAX_ANSWER_BYTES:
+                raise EngineProtocolError(
+                    self._says(f"answered {path} with more than {MAX_ANSWER_BYTES:,} bytes"),
+                    engine=self.endpoint.name,
+                )
+        return bytes(data)
+
+    def _moved(self, response: aiohttp.ClientResponse) -> EngineRefusedError:
+        """A redirect is not followed: whoever answers here could send the key to another host."""
+        where = urlsplit(response.headers.get("Location", ""))
+        place = f"{where.scheme}://{where.netloc.rpartition('@')[2]}" if where.netloc else "another path"
+        return EngineRefusedError(
+            self._says(
+                f"redirects to {place!r:.200} ({response.status}), which is not followed: give the final address"
+            ),
+            engine=self.endpoint.name,
+        )
 
     def _json(self, data: bytes, path: str) -> Any:
         try:
@@ -211,6 +246,16 @@ class OverHttp(Protocol):
 
     @property
     def http(self) -> Http: ...
+
+
+async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+    """Of a refusal: enough for its message."""
+    data = bytearray()
+    async for part in response.content.iter_any():
+        data += part
+        if len(data) >= _MAX_REFUSAL_BYTES:
+            break
+    return bytes(data)
 
 
 def _error_of(body: bytes) -> tuple[str, str]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from relaygen.engines.answers import ODD, count, text, token_ids, understanding, unknown_shape
 from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.http import Endpoint, Http
 from relaygen.engines.llamacpp_stream import Reader
 from relaygen.errors import EngineCutError, EngineProtocolError
 from relaygen.types import Chunk, Message
 
+T = TypeVar("T")
 _REPLACEMENT = "\ufffd"
 
 
@@ -24,7 +26,7 @@ class LlamaCppEngine:
         self._info = info
         self._texts: dict[int, str] = {}  # of single ids; grows to the size of the vocabulary at most
         self._slots: asyncio.Queue[int] = asyncio.Queue()
-        for slot in range(num_slots):
+        for slot in range(num_slots if pinned else 0):
             self._slots.put_nowait(slot)
         self._pinned = pinned
 
@@ -34,10 +36,10 @@ class LlamaCppEngine:
         try:
             props = await http.get("/props")
             try:
-                context = int(props["default_generation_settings"]["n_ctx"])
-                slots = int(props["total_slots"])
+                context = count(props["default_generation_settings"]["n_ctx"])
+                slots = count(props["total_slots"])
                 model = str(props.get("model_alias") or props["model_path"]).rsplit("/", 1)[-1]
-            except (KeyError, TypeError, ValueError):
+            except ODD:
                 raise EngineProtocolError(
                     f"{endpoint.name} at {endpoint.address} does not answer like a llama-server",
                     engine=endpoint.name,
@@ -62,22 +64,29 @@ class LlamaCppEngine:
         body: dict[str, Any] = {"messages": [m.to_json() for m in messages]}
         if tools:
             body["tools"] = tools
-        text: str = (await self._http.post("/apply-template", body))["prompt"]
-        return text, await self._ids(text, add_special=True, parse_special=True)
+        prompt = await self._field("/apply-template", body, "prompt", text)
+        return prompt, await self._ids(prompt, add_special=True, parse_special=True)
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         return await self._ids(text, add_special=False, parse_special=special)
 
     async def _ids(self, text: str, **options: bool) -> list[int]:
-        return (await self._http.post("/tokenize", {"content": text, **options}))["tokens"]
+        return await self._field("/tokenize", {"content": text, **options}, "tokens", token_ids)
+
+    async def _detokenize(self, ids: Sequence[int]) -> str:
+        return await self._field("/detokenize", {"tokens": ids}, "content", text)
+
+    async def _field(self, path: str, body: Mapping[str, Any], name: str, read: Callable[[Any], T]) -> T:
+        answer = await self._http.post(path, body)
+        with understanding(self._info, path):
+            return read(answer[name])
 
     async def text_of(self, token_id: int) -> str | None:
         """The text of one id; None when it is not whole characters."""
-        text = self._texts.get(token_id)
-        if text is None:
-            text = (await self._http.post("/detokenize", {"tokens": [token_id]}))["content"]
-            self._texts[token_id] = text
-        return None if _REPLACEMENT in text else text
+        known = self._texts.get(token_id)
+        if known is None:
+            known = self._texts[token_id] = await self._detokenize([token_id])
+        return None if _REPLACEMENT in known else known
 
     def is_text_of(self, token_id: int | None, text: str) -> bool:
         """True when `text` is already known to be the text of `token_id`."""
@@ -90,7 +99,7 @@ class LlamaCppEngine:
         """The text of `ids`, with U+FFFD for what is no whole character."""
         if len(ids) == 1:
             return await self.text_of(ids[0]) or self._texts[ids[0]]
-        return (await self._http.post("/detokenize", {"tokens": ids}))["content"]
+        return await self._detokenize(ids)
 
     @asynccontextmanager
     async def session(self) -> AsyncGenerator[LlamaCppSession]:
@@ -126,11 +135,8 @@ class LlamaCppSession:
                     yield chunk
                 if chunk.end:
                     return
-        except (KeyError, TypeError, ValueError) as error:
-            raise EngineProtocolError(
-                f"{self._engine.info} sent an event of an unknown shape ({error!r})",
-                engine=self._engine.info.model,
-            ) from None
+        except ODD as error:
+            raise unknown_shape(self._engine.info, "sent an event of", error) from None
         finally:
             await events.aclose()
         raise EngineCutError(

@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from relaygen.engines.answers import count, text, token_ids
 from relaygen.engines.base import EngineInfo
 from relaygen.engines.logprobs import UNKNOWN, ranked
 from relaygen.errors import EngineProtocolError, UserError
 from relaygen.types import Candidate, Chunk, Piece, TokenLogprob, TurnEnd
+
+_MAX_LOST = 1024  # tokens in a row of which no id was sent: a character has four at most, drafts add some
 
 
 class Speller(Protocol):
@@ -63,16 +66,19 @@ class Reader:
             return await self._end(event)
         confirmed = await self._confirm()
         tokens = self._tokens(event)
-        predicted = int(event["tokens_predicted"])
-        self._held += [_Token()] * (predicted - self._num_tokens - len(tokens)) + tokens
+        predicted = count(event["tokens_predicted"])
+        lost = predicted - self._num_tokens - len(tokens)
+        if lost > _MAX_LOST:
+            raise ValueError(f"{lost} tokens without ids")
+        self._held += [_Token()] * lost + tokens
         self._num_tokens = predicted
-        self._text += event["content"]
+        self._text += text(event["content"])
         if len(self._held) == 1 and self._engine.is_text_of(self._held[0].id, self._text):
             confirmed += await self._settle()
         return Chunk(tuple(confirmed))
 
     def _tokens(self, event: Any) -> list[_Token]:
-        ids: list[int] = event["tokens"]
+        ids = token_ids(event["tokens"])
         if self._top_logprobs is None:
             return [_Token(token_id) for token_id in ids]
         rows = event.get("completion_probabilities")
@@ -110,6 +116,8 @@ class Reader:
         if (
             not held
         ):  # cannot be, unless the server spells an id in two ways; the text shown to the user is right
+            if not pieces:
+                raise ValueError("text without tokens")
             last = pieces.pop()
             return [*pieces, last._replace(text=last.text + text)]
         return [*pieces, self._piece(text, await self._known(held, text))]
@@ -140,7 +148,7 @@ class Reader:
             if kind == "limit":
                 pieces += [self._piece("", [token]) for token in self._held if token.id is not None]
         else:
-            pieces = await self._spelt(event.get("stopping_word") or "")
+            pieces = await self._spelt(text(event.get("stopping_word") or ""))
         return Chunk(tuple(pieces), _turn_end(event, _FINISH[kind]))
 
     async def _spelt(self, stopping_word: str = "") -> list[Piece]:
@@ -167,7 +175,9 @@ def _logprob(row: Any, num: int) -> TokenLogprob:
 
 
 def _text(top: Any) -> str:
-    return bytes(top["bytes"]).decode(errors="replace")
+    return bytes(list(top["bytes"])).decode(
+        errors="replace"
+    )  # of a bare number bytes() would make as many zeros
 
 
 _FINISH: dict[str, Any] = {"eos": "eos", "word": "stop", "limit": "length"}
@@ -177,11 +187,11 @@ def _turn_end(event: Any, finish: Any) -> TurnEnd:
     timings = event["timings"]
     return TurnEnd(
         finish,
-        prefill_tokens=int(timings["prompt_n"]),
-        cached_tokens=int(timings["cache_n"]),
+        prefill_tokens=count(timings["prompt_n"]),
+        cached_tokens=count(timings["cache_n"]),
         prefill_ms=float(timings["prompt_ms"]),
-        decode_tokens=int(timings["predicted_n"]),
+        decode_tokens=count(timings["predicted_n"]),
         decode_ms=float(timings["predicted_ms"]),
-        draft_tokens=int(timings.get("draft_n", 0)),
-        draft_accepted_tokens=int(timings.get("draft_n_accepted", 0)),
+        draft_tokens=count(timings.get("draft_n", 0)),
+        draft_accepted_tokens=count(timings.get("draft_n_accepted", 0)),
     )

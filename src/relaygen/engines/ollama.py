@@ -11,9 +11,11 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from relaygen.engines.align import INCOMPLETE
+from relaygen.engines.answers import ODD, count, text, unknown_shape
 from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.http import Endpoint, Http
 from relaygen.engines.logprobs import refuse
+from relaygen.engines.sse import MAX_EVENT_BYTES, EventTooLongError
 from relaygen.errors import EngineCutError, EngineProtocolError, UserError
 from relaygen.types import Chunk, Message, Piece, TurnEnd
 
@@ -28,10 +30,12 @@ class OllamaEngine:
         http = Http(endpoint)
         try:
             try:
-                name = _choose(endpoint, [m["name"] for m in (await http.get("/api/tags"))["models"]], model)
+                name = _choose(
+                    endpoint, [text(m["name"]) for m in (await http.get("/api/tags"))["models"]], model
+                )
                 facts: Mapping[str, Any] = (await http.post("/api/show", {"model": name}))["model_info"]
-                trained = int(facts[f"{facts['general.architecture']}.context_length"])
-            except (KeyError, TypeError, ValueError):
+                trained = count(facts[f"{facts['general.architecture']}.context_length"])
+            except ODD:
                 raise EngineProtocolError(
                     f"{endpoint.name} at {endpoint.address} does not answer like Ollama", engine=endpoint.name
                 ) from None
@@ -69,8 +73,8 @@ class OllamaEngine:
             body["tools"] = tools
         answer = await self._http.post("/api/chat", body)
         try:
-            return answer["_debug_info"]["rendered_template"], []
-        except (KeyError, TypeError):
+            return text(answer["_debug_info"]["rendered_template"]), []
+        except ODD:
             raise UserError(f"{self._info} does not show its chat template: update Ollama") from None
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
@@ -107,17 +111,15 @@ class OllamaEngine:
         try:
             async with aclosing(self._http.stream("/api/generate", body, parser=_Lines())) as events:
                 async for event in events:
-                    text: str = event["response"]
+                    shown = text(event["response"])
                     if event["done"]:
-                        text = text.rstrip(INCOMPLETE)
-                        yield Chunk((Piece(text),) if text else (), _turn_end(self._info, event))
+                        shown = shown.rstrip(INCOMPLETE)
+                        yield Chunk((Piece(shown),) if shown else (), _turn_end(self._info, event))
                         return
-                    if text:
-                        yield Chunk((Piece(text),))
-        except (KeyError, TypeError, ValueError) as error:
-            raise EngineProtocolError(
-                f"{self._info} sent an event of an unknown shape ({error!r})", engine=self._info.model
-            ) from None
+                    if shown:
+                        yield Chunk((Piece(shown),))
+        except ODD as error:
+            raise unknown_shape(self._info, "sent an event of", error) from None
         raise EngineCutError(
             f"{self._info} ended the stream without a finish reason", engine=self._info.model
         )
@@ -134,13 +136,22 @@ class OllamaEngine:
 
 
 class _Lines:
-    """Bytes -> lines of JSON."""
+    """Bytes -> lines of JSON. Parts of a line are joined once, so that a long one costs linear time."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._size = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        first, *others = chunk.split(b"\n")
+        self._rest.append(first)
+        self._size += len(first)
+        if self._size > MAX_EVENT_BYTES:
+            raise EventTooLongError(f"a line of more than {MAX_EVENT_BYTES} bytes")
+        if not others:
+            return []
+        *lines, rest = [b"".join(self._rest), *others]
+        self._rest, self._size = [rest], len(rest)
         return [line for line in lines if line.strip()]
 
 
@@ -163,8 +174,8 @@ def _turn_end(info: EngineInfo, event: Mapping[str, Any]) -> TurnEnd:
         raise EngineCutError(f"{info} gave the request up ({reason})", engine=info.model)
     return TurnEnd(
         "eos" if reason == "stop" else "length",
-        prefill_tokens=int(event.get("prompt_eval_count", 0)),
+        prefill_tokens=count(event.get("prompt_eval_count", 0)),
         prefill_ms=event.get("prompt_eval_duration", 0) / 1e6,
-        decode_tokens=int(event.get("eval_count", 0)),
+        decode_tokens=count(event.get("eval_count", 0)),
         decode_ms=event.get("eval_duration", 0) / 1e6,
     )

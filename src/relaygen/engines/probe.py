@@ -33,6 +33,7 @@ async def probe(endpoint: Endpoint) -> Dialect:
             if field in await _ask(http, path):
                 return dialect
         models = (await _ask(http, "/v1/models")).get("data")
+        models = cast("list[Any]", models) if isinstance(models, list) else None
         owners = {str(_object(model).get("owned_by")) for model in models or ()}
         if owners == {"vllm"}:
             return "vllm"

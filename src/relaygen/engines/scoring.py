@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from math import nan
 from typing import Any
 
+from relaygen.engines.answers import ODD, unknown_shape
 from relaygen.engines.base import Engine
 from relaygen.engines.llamacpp import LlamaCppEngine, LlamaCppSession
 from relaygen.engines.sglang import SglangEngine
@@ -45,10 +46,8 @@ async def score(engine: Engine, ids: Sequence[int], start: int) -> list[TokenLog
                 return await _sglang(engine, ids, start)
             case _:
                 raise UserError(f"{info} cannot score text: use one llama-server, vLLM or SGLang address")
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise EngineProtocolError(
-            f"{info} scored in an unknown shape ({error!r})", engine=info.model
-        ) from None
+    except ODD as error:
+        raise unknown_shape(info, "scored in", error) from None
 
 
 async def token_texts(engine: Engine, ids: Sequence[int]) -> list[str]:

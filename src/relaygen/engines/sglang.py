@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from relaygen.engines.answers import count
 from relaygen.engines.base import EngineInfo
 from relaygen.engines.completions import CompletionsEngine
 from relaygen.engines.http import Http
@@ -31,7 +32,7 @@ class SglangEngine(CompletionsEngine):
     @classmethod
     async def open(cls, http: Http, model: Mapping[str, Any]) -> Self:
         server = await server_info(http)
-        context = int(server.get("max_req_input_len") or model["max_model_len"])
+        context = count(server.get("max_req_input_len") or model["max_model_len"])
         info = EngineInfo(str(model["id"]), http.endpoint.address, cls.dialect, context)
         return cls(http, info, _MAX_STOPS)
 

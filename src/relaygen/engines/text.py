@@ -15,6 +15,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from relaygen.engines.align import INCOMPLETE
+from relaygen.engines.answers import ODD, count, text, unknown_shape
 from relaygen.engines.base import EngineInfo, Request, Tools
 from relaygen.engines.completions import completion_body, served_model
 from relaygen.engines.http import Endpoint, Http
@@ -43,9 +44,9 @@ class TextEngine:
         try:
             try:
                 found = await served_model(http, model)
-                context = next((int(found[f]) for f in _CONTEXT_FIELDS if found.get(f)), context_tokens)
+                context = next((count(found[f]) for f in _CONTEXT_FIELDS if found.get(f)), context_tokens)
                 name = str(found["id"])
-            except (KeyError, TypeError, ValueError):
+            except ODD:
                 raise EngineProtocolError(
                     f"{endpoint.name} at {endpoint.address} does not answer like an OpenAI-compatible server",
                     engine=endpoint.name,
@@ -76,8 +77,8 @@ class TextEngine:
             body["tools"] = tools
         for path, field in _TEMPLATES:
             try:
-                return (await self._http.post(path, body))[field], []
-            except (EngineRefusedError, EngineProtocolError, KeyError, TypeError):
+                return text((await self._http.post(path, body))[field]), []
+            except (EngineRefusedError, EngineProtocolError, *ODD):
                 continue
         raise UserError(
             f"{self._info} does not render chats, and its template is not known here:"
@@ -107,21 +108,19 @@ class TextEngine:
                     if not event["choices"]:
                         continue
                     choice = event["choices"][0]
-                    text: str = choice.get("text") or ""
+                    shown = text(choice.get("text") or "")
                     reason = choice.get("finish_reason")
-                    num_texts += bool(text)
+                    num_texts += bool(shown)
                     if reason:
-                        text = text.rstrip(INCOMPLETE)
+                        shown = shown.rstrip(INCOMPLETE)
                         end = Chunk(
-                            (Piece(text),) if text else (),
+                            (Piece(shown),) if shown else (),
                             TurnEnd(self._finish(reason), decode_tokens=num_texts),
                         )
-                    elif text:
-                        yield Chunk((Piece(text),))
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise EngineProtocolError(
-                f"{self._info} sent an event of an unknown shape ({error!r})", engine=self._info.model
-            ) from None
+                    elif shown:
+                        yield Chunk((Piece(shown),))
+        except ODD as error:
+            raise unknown_shape(self._info, "sent an event of", error) from None
         except EngineError:
             if not end:  # what fails after the finish reason does no harm
                 raise

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from relaygen.engines.answers import count
 from relaygen.engines.base import EngineInfo
 from relaygen.engines.completions import CompletionsEngine
 from relaygen.engines.http import Http
@@ -37,7 +38,7 @@ class VllmEngine(CompletionsEngine):
     @classmethod
     async def open(cls, http: Http, model: Mapping[str, Any]) -> Self:
         name = str(model["id"])
-        info = EngineInfo(name, http.endpoint.address, cls.dialect, int(model["max_model_len"]))
+        info = EngineInfo(name, http.endpoint.address, cls.dialect, count(model["max_model_len"]))
         return cls(http, info, await _max_stops(http, name))
 
     async def candidates(self, top: Mapping[str, float]) -> list[Candidate]:
