@@ -16,7 +16,7 @@ from relaygen.config import Settings
 from relaygen.engines.base import Engine, Request, Tools
 from relaygen.engines.scripted import ScriptedEngine
 from relaygen.gateway.auth import Keys
-from relaygen.gateway.server import Server, listen, make_server
+from relaygen.gateway.server import Server, Tell, listen, make_server
 from relaygen.gateway.serving import Service
 from relaygen.profile import Profile
 from relaygen.types import Author, Candidate, Chunk, Message, Piece, TokenLogprob
@@ -119,7 +119,7 @@ async def served(relay: Relay, *, keys: Sequence[str] = (), **settings: Any) -> 
     """`relay` is open already."""
     listener = listen("127.0.0.1", 0)
     ready = asyncio.Event()
-    server = make_server(relay, Settings(port=0, **settings), Keys(keys), ready.set)
+    server = make_server(relay, Settings(port=0, **settings), Keys(keys), Tell(ready.set))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await ready.wait()

@@ -24,6 +24,7 @@ _OPTIONS = Options()
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Bytes = Annotated[int, Field(ge=1, le=2**40)]
 
 
 class Settings(BaseModel):
@@ -49,11 +50,12 @@ class Settings(BaseModel):
     auth: bool | None = None  # None: asked for unless only this machine can connect
     cors_origins: tuple[str, ...] = ()
     # how much at once, and how long
+    workers: Annotated[int, Field(ge=1, le=256)] = 1  # processes; the next two are divided among them
     max_active: Count = 256  # generations; models on this machine have `slots` as well
     max_queued: Annotated[int, Field(ge=0)] = 64
     max_choices: Count = 8  # `n` of a request
-    max_body_bytes: Count = 8 * 2**20
-    max_header_bytes: Count = 64 * 2**10
+    max_body_bytes: Bytes = 8 * 2**20
+    max_header_bytes: Bytes = 64 * 2**10
     max_messages: Count = 2000
     receive_s: Seconds = 30  # for a request to arrive, headers and body each
     write_s: Seconds = 30  # for a client to read what is ready

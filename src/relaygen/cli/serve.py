@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import os
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,6 +56,9 @@ def serve(
         list[str] | None,
         typer.Option(help="A web page's origin that may ask, as https://example.org. Repeatable."),
     ] = None,
+    workers: Annotated[
+        int | None, _option("workers", "Processes that share the address, with models that servers hold.")
+    ] = None,
     max_active: Annotated[int | None, _option("max_active", "Generations at once.")] = None,
     max_queued: Annotated[int | None, _option("max_queued", "Generations that may wait.")] = None,
     slots: Annotated[
@@ -89,6 +90,8 @@ def serve(
         relaygen serve --large http://gpu:8000 --small http://gpu:8001 --port 9000
 
         relaygen serve --host 0.0.0.0 --api-keys-file keys.txt
+
+        relaygen serve --large http://gpu:8000 --small http://gpu:8001 --workers 4
     """
     flags: dict[str, Any] = {
         "large": large,
@@ -100,6 +103,7 @@ def serve(
         "api_keys_file": api_keys_file,
         "auth": False if no_auth else None,
         "cors_origins": tuple(cors_origin) if cors_origin else None,
+        "workers": workers,
         "max_active": max_active,
         "max_queued": max_queued,
         "slots": slots,
@@ -114,19 +118,21 @@ def serve(
         auth = importlib.import_module("relaygen.gateway.auth")
         log = importlib.import_module("relaygen.gateway.log")
         server = importlib.import_module("relaygen.gateway.server")
+        workers_ = importlib.import_module("relaygen.gateway.workers")
     except ModuleNotFoundError as error:
         raise UserError(
             f'relaygen serve needs the extra `serve`: pip install "relaygen[serve]" ({error})'
         ) from None
     keys = auth.load(settings.api_keys_file, os.environ, host=settings.host, auth=settings.auth)
+    workers_.check(settings)
     listener = server.listen(settings.host, settings.port)
     relay = settings.relay()
     with fetching() as bars:
         for model in relay.local_models:
             resolve(model, bars)
     log.set_up()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(relay, settings, keys, listener, server.serve))
+    with asyncio.Runner(loop_factory=server.loop_factory()) as runner:
+        runner.run(_serve(relay, settings, keys, listener, server, workers_))
 
 
 async def _serve(
@@ -134,8 +140,10 @@ async def _serve(
     settings: Settings,
     keys: Keys,
     listener: socket.socket,
-    serve: Callable[..., Any],
+    server: Any,
+    workers: Any,
 ) -> None:
+    """With several workers the relay is opened here too, so that what is wrong with it is told once, and by nobody else."""
     err = Console(stderr=True, highlight=False)
     with err.status("loading the models") if err.is_terminal else nullcontext():
         await relay.__aenter__()
@@ -152,17 +160,10 @@ async def _serve(
         def started() -> None:
             err.print("\n".join(lines), markup=False, soft_wrap=True)
 
-        # What is loaded by now stays: walking over it again and again would hold every stream up.
-        gc.collect()
-        gc.freeze()
-        await serve(relay, settings, keys, listener, started)
+        if settings.workers == 1:
+            server.settle_memory()
+            await server.serve(relay, settings, keys, listener, started)
     finally:
         await relay.__aexit__(None, None, None)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is: half the cost of a write."""
-    try:
-        return importlib.import_module("uvloop").new_event_loop
-    except ModuleNotFoundError:
-        return None
+    if settings.workers > 1:
+        await workers.serve(settings, keys, listener, started)

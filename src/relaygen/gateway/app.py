@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -16,7 +15,7 @@ from starlette.routing import BaseRoute, Route, Router
 from relaygen.api import Relay
 from relaygen.config import Settings
 from relaygen.errors import EngineError, RelayError
-from relaygen.gateway import chunks
+from relaygen.gateway import chunks, playground
 from relaygen.gateway.auth import Keys
 from relaygen.gateway.gate import App, Gate
 from relaygen.gateway.http import EVENTS, Scope, read_json, respond, respond_bytes
@@ -29,6 +28,7 @@ from relaygen.gateway.wire import Job, RefusedError, chat_job, completion_job, e
 
 _READY_S = 5.0
 
+MetricsText = Callable[[], Awaitable[bytes]]
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -43,8 +43,9 @@ class Plain:
 
 
 class Gateway:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, metrics_text: MetricsText) -> None:
         self.service = service
+        self._metrics_text = metrics_text
         self._settings = service.settings
         self._document = document()
         self._started = int(time.time())
@@ -189,16 +190,23 @@ class Gateway:
         return faults
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await respond_bytes(send, self.service.metrics.text(), CONTENT_TYPE.encode())
+        await respond_bytes(send, await self._metrics_text(), CONTENT_TYPE.encode())
 
     async def openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
         await respond_bytes(send, self._document, b"application/json")
 
 
-def create_app(relay: Relay, settings: Settings, keys: Keys | None = None) -> tuple[App, Service]:
-    """The ASGI application for an open relay, and the service behind it."""
+def create_app(
+    relay: Relay, settings: Settings, keys: Keys | None = None, metrics_text: MetricsText | None = None
+) -> tuple[App, Service]:
+    """The ASGI application for an open relay, and the service behind it. `metrics_text`: what /metrics shows, where that is
+    not this service's own metrics alone."""
     service = Service(relay, settings)
-    router = Router([*Gateway(service).routes(), *_playground()])
+
+    async def own_metrics() -> bytes:
+        return service.metrics.text()
+
+    router = Router([*Gateway(service, metrics_text or own_metrics).routes(), *playground.ROUTES])
 
     async def inner(scope: Any, receive: Receive, send: Send) -> None:
         scope["app"] = router  # has Starlette raise what it would else answer in plain text
@@ -227,10 +235,3 @@ def create_app(relay: Relay, settings: Settings, keys: Keys | None = None) -> tu
             expose_headers=["x-request-id", "retry-after"],
         )
     return app, service
-
-
-def _playground() -> list[BaseRoute]:
-    try:
-        return importlib.import_module("relaygen.gateway.playground").ROUTES
-    except ModuleNotFoundError:
-        return []

@@ -23,6 +23,17 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._digests)
 
+    @classmethod
+    def from_json(cls, digests: Iterable[str]) -> Keys:
+        """What `to_json` gave."""
+        keys = cls()
+        keys._digests = tuple(bytes.fromhex(digest) for digest in digests)
+        return keys
+
+    def to_json(self) -> list[str]:
+        """For another process: the digests, not the keys."""
+        return [digest.hex() for digest in self._digests]
+
     def allow(self, authorization: str) -> bool:
         """`authorization`: the header, "Bearer <key>"."""
         if not self._digests:

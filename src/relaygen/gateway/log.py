@@ -11,11 +11,18 @@ LOGGER = logging.getLogger("relaygen.gateway")
 
 
 class JsonFormatter(logging.Formatter):
+    """`worker`: the number of the process, where there are several."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = {} if worker is None else {"worker": worker}
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
+            **self._worker,
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
@@ -23,10 +30,10 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
-def set_up(level: int = logging.INFO) -> None:
+def set_up(level: int = logging.INFO, *, worker: int | None = None) -> None:
     """To standard error; what replicas and uvicorn say too."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonFormatter(worker))
     for name, least in (
         ("relaygen.gateway", level),
         ("relaygen.engines", level),

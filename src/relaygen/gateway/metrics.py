@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from relaygen.engines.base import Engine
 from relaygen.engines.replicas import Replicas
 from relaygen.errors import EngineError
+from relaygen.gateway.totals import SHARE
 from relaygen.types import Author, Event, Finish, Reason, Switch, Token
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -23,7 +24,7 @@ _SLOW_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 class Metrics:
     def __init__(self, active: Callable[[], float], queued: Callable[[], float]) -> None:
-        self._registry = r = CollectorRegistry()
+        self.registry = r = CollectorRegistry()
         self.num_tokens = dict.fromkeys(Author, 0)
         r.register(_TokenCollector(self.num_tokens))
         self._turns = Counter(
@@ -53,9 +54,7 @@ class Metrics:
         )
         Gauge("relaygen_active_generations", "Generations at work.", registry=r).set_function(active)
         Gauge("relaygen_queued_generations", "Generations waiting.", registry=r).set_function(queued)
-        Gauge("relaygen_small_share", "Share of all tokens by the small model.", registry=r).set_function(
-            self._share
-        )
+        Gauge(SHARE, "Share of all tokens by the small model.", registry=r).set_function(self._share)
         self.handover = {author: self._handover.labels(author.value) for author in Author}
         self.first = self._first
 
@@ -63,10 +62,10 @@ class Metrics:
         """Shows the replicas of those that have some."""
         groups = {author: engine for author, engine in engines.items() if isinstance(engine, Replicas)}
         if groups:
-            self._registry.register(_ReplicaCollector(groups))
+            self.registry.register(_ReplicaCollector(groups))
 
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def request(self, path: str, status: int) -> None:
         self._requests.labels(path, str(status)).inc()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import importlib
 import logging
 import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
 
@@ -18,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from relaygen.api import Relay
 from relaygen.config import Settings
 from relaygen.errors import UserError
-from relaygen.gateway.app import create_app
+from relaygen.gateway.app import MetricsText, create_app
 from relaygen.gateway.auth import Keys
 from relaygen.gateway.log import log
 from relaygen.gateway.serving import Service
@@ -27,23 +30,49 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LAST_WORDS_S = 3.0  # for the ends of aborted streams
 
 
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Who is told when requests are taken, when no more will be, and of each connection that was closed."""
+
+    started: Callable[[], None] = _nothing
+    stopping: Callable[[], None] = _nothing
+    closed: Callable[[], None] = _nothing
+
+
 class Server(uvicorn.Server):
     """On SIGTERM or Ctrl-C: no new connection or request, what runs may finish within the grace time, then it is aborted with
     an error that its client gets. A second signal ends the process at once."""
 
-    def __init__(
-        self, config: uvicorn.Config, service: Service, grace_s: float, started: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, grace_s: float, tell: Tell) -> None:
         super().__init__(config)
-        self._started = started
+        self._tell = tell
         self.service = service
         self._grace_s = grace_s
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._taking: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        self._started()
+        self._tell.started()
+
+    def take(self, connection: socket.socket) -> None:
+        """Serves a connection that was accepted elsewhere."""
+        task = asyncio.get_running_loop().create_task(self._take(connection))
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
+
+    async def _take(self, connection: socket.socket) -> None:
+        def protocol() -> asyncio.Protocol:
+            kind = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+            return kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+        with suppress(OSError):  # the client has left already
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -68,11 +97,12 @@ class Server(uvicorn.Server):
             return
         self.should_exit = True
         log("stopping", why=why, active=self.service.admission.active, grace_s=self._grace_s)
+        self._tell.stopping()
         self.service.stop()
         asyncio.get_running_loop().call_later(self._grace_s, self.service.abort_all)
 
 
-def _protocol(max_header_bytes: int, receive_s: float) -> type[asyncio.Protocol]:
+def _protocol(max_header_bytes: int, receive_s: float, closed: Callable[[], None]) -> type[asyncio.Protocol]:
     """uvicorn's fast parser takes headers of any size, and waits for them for ever."""
 
     class Limited(HttpToolsProtocol):
@@ -86,6 +116,7 @@ def _protocol(max_header_bytes: int, receive_s: float) -> type[asyncio.Protocol]
         def connection_lost(self, exc: Exception | None) -> None:
             self._disarm()
             super().connection_lost(exc)
+            closed()
 
         def data_received(self, data: bytes) -> None:
             if self._deadline is None and self.cycle and self.cycle.response_complete:  # the next request
@@ -124,7 +155,6 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.socket(family, kind, proto)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
-        found.set_inheritable(True)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"cannot listen on {host} port {port}: {reason}") from None
@@ -132,14 +162,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def make_server(
-    relay: Relay, settings: Settings, keys: Keys, started: Callable[[], None] = lambda: None
+    relay: Relay,
+    settings: Settings,
+    keys: Keys,
+    tell: Tell | None = None,
+    metrics_text: MetricsText | None = None,
 ) -> Server:
-    """For an open relay. `await server.serve(sockets=[listen(...)])` until a signal comes or `stop` is called; `started` is
-    called when requests are taken."""
-    app, service = create_app(relay, settings, keys)
+    """For an open relay. `await server.serve(sockets=[listen(...)])` until a signal comes or `stop` is called."""
+    tell = tell or Tell()
+    app, service = create_app(relay, settings, keys, metrics_text)
     config = uvicorn.Config(
         app,  # pyright: ignore[reportArgumentType]
-        http=_protocol(settings.max_header_bytes, settings.receive_s),
+        http=_protocol(settings.max_header_bytes, settings.receive_s, tell.closed),
         ws="none",
         lifespan="off",
         loop="none",
@@ -150,7 +184,7 @@ def make_server(
         timeout_graceful_shutdown=int(settings.grace_s + _LAST_WORDS_S) + 1,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    return Server(config, service, settings.grace_s, started)
+    return Server(config, service, settings.grace_s, tell)
 
 
 async def serve(
@@ -158,7 +192,21 @@ async def serve(
     settings: Settings,
     keys: Keys,
     listener: socket.socket,
-    started: Callable[[], None] = lambda: None,
+    started: Callable[[], None] = _nothing,
 ) -> None:
     """Serve the open relay until a signal comes."""
-    await make_server(relay, settings, keys, started).serve(sockets=[listener])
+    await make_server(relay, settings, keys, Tell(started)).serve(sockets=[listener])
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is: half the cost of a write."""
+    try:
+        return importlib.import_module("uvloop").new_event_loop
+    except ModuleNotFoundError:
+        return None
+
+
+def settle_memory() -> None:
+    """What is loaded by now stays: walking over it again and again would hold every stream up."""
+    gc.collect()
+    gc.freeze()
