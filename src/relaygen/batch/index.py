@@ -26,6 +26,7 @@ class Index:
             self._db.execute(
                 "CREATE TABLE asked (custom_id TEXT PRIMARY KEY, line INTEGER, settled INTEGER) WITHOUT ROWID"
             )
+            self._db.execute("BEGIN")  # and never ended: each end would write to the disk
             for number, one in read(path, max_bytes):
                 self.num_lines += 1
                 if isinstance(one, Asked):

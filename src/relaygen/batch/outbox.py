@@ -24,7 +24,11 @@ class Outbox:
         self.num_settled = self.num_refused = 0
         try:
             self._file = _locked(path)
-            self._resume(index)
+            try:
+                self._resume(index)
+            except BaseException:
+                self._file.close()
+                raise
         except OSError as error:
             raise UserError(f"cannot keep the answers in {path}: {error.strerror}") from None
 
