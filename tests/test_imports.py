@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"types"},  # for a type only
     "types": {"errors"},
     "core": {"types", "errors"},
+    "chaos": {"errors"},
     "toml_faults": set(),
     "toml_write": set(),
     "profile": {"types", "errors", "toml_faults", "toml_write"},
