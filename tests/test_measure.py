@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from relaygen import profile
 from relaygen.analyse.evaluate import Prices, bootstrap, evaluate
 from relaygen.analyse.grade import Grade, Verdict
 from relaygen.engines.scripted import ScriptedEngine
 from relaygen.errors import EngineCutError, EngineRefusedError, UserError
-from relaygen.measure import Plan, Strategy, measure
-from relaygen.report.evaluation import as_json, markdown
+from relaygen.measure import Plan, Strategy, measure, sessions
+from relaygen.report.evaluation import as_json, markdown, table
 from relaygen.run import Pair
 from relaygen.tasks.problems import Problem
 from relaygen.types import Author
@@ -156,7 +158,9 @@ def test_rows() -> None:
     lines = [line("large", f"p{n}", "1" if n < 6 else "2") for n in range(10)]
     lines += [line("relay", f"p{n}", "1" if n < 5 else "2" if n < 9 else "") for n in range(10)]
     lines += [line("relay", "p99", "1")]  # which large has not answered
-    large, relay = evaluate(lines, judge, prices=Prices(2.0, 1.0))
+    found = evaluate(lines, judge, prices=Prices(2.0, 1.0))
+    large, relay = found.rows
+    assert (found.baseline, found.left_out) == ("large", ["p99"])
     assert (large.pass_at_1, large.difference, large.agreement) == (0.6, None, None)
     assert (relay.pass_at_1, relay.num_answers, relay.agreement) == (0.5, 10, 0.8)
     assert relay.difference == pytest.approx(-0.1)
@@ -167,6 +171,60 @@ def test_rows() -> None:
     assert relay.cost == pytest.approx(16e-6)
     assert markdown([large, relay]).count("\n") == 4
     assert as_json([relay])[0]["none"] == 1
+
+
+def test_strategies_that_share_no_problem() -> None:
+    found = evaluate([line("large", "a", "1"), line("relay", "b", "1")], judge)
+    assert [(row.strategy, row.num_answers) for row in found.rows] == [("large", 0), ("relay", 0)]
+    assert found.left_out == ["a", "b"]
+    assert evaluate([], judge).rows == []
+
+
+def test_an_answer_that_is_no_reference_is_left_out_of_the_agreement() -> None:
+    def strict(answer: str, reference: str) -> Grade:
+        if reference == "nonsense":
+            raise UserError("cannot be read")
+        return judge(answer, reference)
+
+    lines = [
+        line("large", "a", "nonsense"),
+        line("large", "b", "1"),
+        line("relay", "a", "1"),
+        line("relay", "b", "1"),
+    ]
+    assert evaluate(lines, strict).rows[1].agreement == 1.0
+
+
+def test_the_terminal_shows_a_cost_where_there_are_prices() -> None:
+    def shown(prices: Prices | None) -> str:
+        console = Console(width=100, file=io.StringIO())
+        console.print(table(evaluate([line("[b]large", "a", "1")], judge, prices=prices).rows))
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    assert "[b]large" in shown(None)
+    assert "cost" not in shown(None)
+    assert "0.016" in shown(Prices(2.0, 1.0))
+
+
+async def test_a_start_is_noted_once_if_it_has_something_to_do(tmp_path: Path) -> None:
+    async def start(name: str, kill_after: int | None = None) -> None:
+        def count() -> None:
+            nonlocal kill_after
+            kill_after = kill_after and kill_after - 1
+            if kill_after == 0:
+                raise Killed
+
+        models = {"large": "l", "small": "s"}
+        await measure(pair(), ALL, tmp_path, models=models, session={"command": name}, on_done=count)
+
+    with pytest.raises(ExceptionGroup):
+        await start("first", kill_after=3)
+    await start("second")
+    with (tmp_path / "sessions.jsonl").open("ab") as file:
+        file.write(b'{"comm')
+    await start("third")
+    assert [session["command"] for session in sessions(tmp_path)] == ["first", "second"]
 
 
 def test_the_interval_covers_what_it_says() -> None:

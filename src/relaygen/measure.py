@@ -3,6 +3,7 @@
     settings.json    what was asked, and of whom; a run is resumed with the same settings only
     journal.jsonl    one line a finished generation, as they finish: a trace with strategy, problem and times
     answers.jsonl    the same in order and without times: equal bytes for equal answers, however often the run was killed
+    sessions.jsonl   one line a start that had something to do: with what command, on what machine
 
 A generation that failed is no answer: it is tried again, twice now and once more with each resumption.
 """
@@ -13,7 +14,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ class Journal:
         self._path = folder / "journal.jsonl"
         self.answers_path = folder / "answers.jsonl"
         self.lines: dict[Key, Line] = {}
+        self._sessions_path = folder / "sessions.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _same_settings(folder / "settings.json", settings)
@@ -95,6 +97,14 @@ class Journal:
         except OSError as error:
             raise UserError(f"cannot write to {self._path}: {error.strerror}") from None
         self.lines[_key(line)] = line
+
+    def note(self, session: Line) -> None:
+        with self._sessions_path.open("ab") as file:
+            file.write(orjson.dumps(session, option=orjson.OPT_APPEND_NEWLINE))
+
+    @property
+    def is_noted(self) -> bool:
+        return self._sessions_path.exists()
 
     def close(self, order: Sequence[Key]) -> None:
         """Write answers.jsonl, the answers in this order."""
@@ -128,13 +138,22 @@ class Journal:
 
 
 async def measure(
-    pair: Pair, plan: Plan, folder: Path, *, models: Mapping[str, str], on_done: Callable[[], None]
+    pair: Pair,
+    plan: Plan,
+    folder: Path,
+    *,
+    models: Mapping[str, str],
+    session: Mapping[str, Any] | None = None,
+    on_done: Callable[[], None],
 ) -> tuple[list[Line], list[str]]:
-    """Make what is not in `folder` yet. Returns the lines in order, and what failed in spite of all tries."""
+    """Make what is not in `folder` yet. Returns the lines in order, and what failed in spite of all tries. `session` is kept
+    with the answers: where and how they were made, which may differ from one start to the next."""
     journal = Journal(folder, {**plan.settings(), "models": dict(models)})
     failures: list[str] = []
     order = [(s.name, p.id, n) for s in plan.strategies for p in plan.problems for n in range(plan.samples)]
     try:
+        if session and not (journal.is_noted and all(key in journal.lines for key in order)):
+            journal.note(dict(session))
         for strategy in plan.strategies:
             policy = _policy(strategy, plan, journal)
             await _work(pair, plan, strategy, policy, journal, failures, on_done)
@@ -202,6 +221,16 @@ async def _answer(
                 raise
             await asyncio.sleep(1.0)
     raise AssertionError("the last try returns or raises")
+
+
+def sessions(folder: Path) -> list[Line]:
+    """What `measure` was told of each start."""
+    found: list[Line] = []
+    path = folder / "sessions.jsonl"
+    for text in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(orjson.JSONDecodeError):  # cut by a kill
+            found.append(orjson.loads(text))
+    return found
 
 
 def _small_failed(result: Result) -> bool:

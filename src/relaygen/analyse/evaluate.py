@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relaygen.analyse.grade import Grade, Verdict
+from relaygen.errors import UserError
 
 Line = Mapping[str, Any]  # of measure.py
 Judge = Callable[[str, str], Grade]
@@ -47,8 +48,14 @@ class Row:
     handovers: float
     tokens: float
     seconds: float
+    seconds_interval: Interval
     cost: float | None
     cut: int  # answers that ended at the token budget
+
+    @property
+    def name(self) -> str:
+        """For people: with the share that a `random` took."""
+        return self.policy if self.strategy == "random" else self.strategy
 
     @property
     def num_answers(self) -> int:
@@ -59,30 +66,77 @@ class Row:
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
-def evaluate(lines: Sequence[Line], judge: Judge, *, prices: Prices | None = None) -> list[Row]:
-    """Rows in the order of the lines' strategies. The baseline is `large`, or the first one where there is no `large`; only
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A line of measure.py with its grade."""
+
+    line: Line
+    grade: Grade
+
+    @property
+    def id(self) -> str:
+        return self.line["id"]
+
+    @property
+    def num_tokens(self) -> int:
+        usage = self.line["usage"]
+        return usage["large_tokens"] + usage["small_tokens"]
+
+    @property
+    def seconds(self) -> float:
+        return self.line.get("timings", {}).get("total_ms", 0.0) / 1000
+
+    @property
+    def handovers(self) -> int:
+        authors = [segment["author"] for segment in self.line["segments"]]
+        return sum(a != b for a, b in pairwise(authors))
+
+    @property
+    def is_right(self) -> bool:
+        return self.grade.verdict is Verdict.RIGHT
+
+    @property
+    def is_cut(self) -> bool:
+        return self.line["finish_reason"] == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """`answers` are those that count, by strategy, in the order of `rows`. `left_out`: the problems that do not, since not
+    all strategies have answered them. `baseline` is a strategy, or empty where nothing was answered."""
+
+    rows: list[Row]
+    answers: dict[str, list[Answer]]
+    baseline: str
+    left_out: list[str]
+
+
+def evaluate(lines: Sequence[Line], judge: Judge, *, prices: Prices | None = None) -> Evaluation:
+    """In the order of the lines' strategies. The baseline is `large`, or the first one where there is no `large`; only
     problems that all strategies have answered count, so that they are compared on the same ones."""
     by_strategy: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         by_strategy[line["strategy"]].append(line)
-    shared = set[str].intersection(*({line["id"] for line in of} for of in by_strategy.values()))
-    by_strategy = {name: [line for line in of if line["id"] in shared] for name, of in by_strategy.items()}
-    grades = {
-        name: [judge(final(line), line["reference"]) for line in of] for name, of in by_strategy.items()
+    seen = [{line["id"] for line in of} for of in by_strategy.values()]
+    shared = set[str].intersection(*seen) if seen else set[str]()
+    answers = {
+        name: [Answer(line, judge(final(line), line["reference"])) for line in of if line["id"] in shared]
+        for name, of in by_strategy.items()
     }
-    right = {name: _by_problem(of, grades[name]) for name, of in by_strategy.items()}
-    baseline = "large" if "large" in by_strategy else next(iter(by_strategy), "")
-    return [
+    baseline = "large" if "large" in answers else next(iter(answers), "")
+    rows = [
         _row(
+            name,
+            by_strategy[name][0]["policy"],
             of,
-            grades[name],
-            right[name],
-            None if name == baseline else right[baseline],
-            None if name == baseline else _agreement(of, by_strategy[baseline], grades[baseline], judge),
+            None if name == baseline else answers[baseline],
+            judge,
             prices,
         )
-        for name, of in by_strategy.items()
+        for name, of in answers.items()
     ]
+    left_out = list(dict.fromkeys(line["id"] for line in lines if line["id"] not in shared))
+    return Evaluation(rows, answers, baseline, left_out)
 
 
 def final(line: Line) -> str:
@@ -101,54 +155,63 @@ def bootstrap(values: NDArray[np.float64]) -> Interval:
 
 
 def _row(
-    lines: Sequence[Line],
-    grades: Sequence[Grade],
-    right: NDArray[np.float64],
-    baseline: NDArray[np.float64] | None,
-    agreement: float | None,
+    strategy: str,
+    policy: str,
+    answers: Sequence[Answer],
+    baseline: Sequence[Answer] | None,
+    judge: Judge,
     prices: Prices | None,
 ) -> Row:
-    large, small = (sum(line["usage"][f"{who}_tokens"] for line in lines) for who in ("large", "small"))
-    count = max(1, len(lines))
+    usages = [answer.line["usage"] for answer in answers]
+    large, small = (sum(usage[f"{who}_tokens"] for usage in usages) for who in ("large", "small"))
+    count = max(1, len(answers))
+    right = _by_problem(answers, lambda answer: answer.is_right)
+    difference = None if baseline is None else right - _by_problem(baseline, lambda answer: answer.is_right)
     return Row(
-        lines[0]["strategy"] if lines else "",
-        lines[0]["policy"] if lines else "",
-        Counter(grade.verdict for grade in grades),
-        float(right.mean()) if len(right) else 0.0,
+        strategy,
+        policy,
+        Counter(answer.grade.verdict for answer in answers),
+        _mean(right),
         bootstrap(right),
-        None if baseline is None else float((right - baseline).mean()),
-        None if baseline is None else bootstrap(right - baseline),
-        agreement,
+        None if difference is None else _mean(difference),
+        None if difference is None else bootstrap(difference),
+        None if baseline is None else _agreement(answers, baseline, judge),
         small / max(1, large + small),
-        sum(_handovers(line) for line in lines) / count,
+        sum(answer.handovers for answer in answers) / count,
         (large + small) / count,
-        sum(line.get("timings", {}).get("total_ms", 0.0) for line in lines) / count / 1000,
+        sum(answer.seconds for answer in answers) / count,
+        bootstrap(_by_problem(answers, lambda answer: answer.seconds)),
         (large * prices.large + small * prices.small) / 1e6 / count if prices else None,
-        sum(line["finish_reason"] == "length" for line in lines),
+        sum(answer.is_cut for answer in answers),
     )
 
 
-def _by_problem(lines: Sequence[Line], grades: Sequence[Grade]) -> NDArray[np.float64]:
-    """The share of right samples of each problem, in the order of their ids."""
-    samples: dict[str, list[bool]] = defaultdict(list)
-    for line, grade in zip(lines, grades, strict=True):
-        samples[line["id"]].append(grade.verdict is Verdict.RIGHT)
+def _by_problem(answers: Sequence[Answer], value: Callable[[Answer], float]) -> NDArray[np.float64]:
+    """The mean of each problem's samples, in the order of the problems' ids."""
+    samples: dict[str, list[float]] = defaultdict(list)
+    for answer in answers:
+        samples[answer.id].append(value(answer))
     return np.array([np.mean(samples[name]) for name in sorted(samples)], dtype=float)
 
 
-def _agreement(
-    lines: Sequence[Line], baseline: Sequence[Line], grades: Sequence[Grade], judge: Judge
-) -> float | None:
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _agreement(answers: Sequence[Answer], baseline: Sequence[Answer], judge: Judge) -> float | None:
     """Over the answers where one was found in the baseline's text."""
-    found = {(line["id"], line["sample"]): grade.found for line, grade in zip(baseline, grades, strict=True)}
+    found = {(one.id, one.line["sample"]): one.grade.found for one in baseline}
     told = [
-        judge(final(line), other).verdict is Verdict.RIGHT
-        for line in lines
-        if (other := found.get((line["id"], line["sample"])))
+        agrees
+        for one in answers
+        if (other := found.get((one.id, one.line["sample"])))
+        and (agrees := _agrees(final(one.line), other, judge)) is not None
     ]
     return sum(told) / len(told) if told else None
 
 
-def _handovers(line: Line) -> int:
-    authors = [segment["author"] for segment in line["segments"]]
-    return sum(a != b for a, b in pairwise(authors))
+def _agrees(answer: str, other: str, judge: Judge) -> bool | None:
+    try:
+        return judge(answer, other).verdict is Verdict.RIGHT
+    except UserError:  # what stands in a model's text need not be readable as a reference
+        return None

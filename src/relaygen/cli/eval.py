@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import platform
+import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from relaygen import __version__
 from relaygen import profile as profiles
 from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options, Relay
+from relaygen.cli.made import command, environment, how_it_was_made, what_was_compared
 from relaygen.cli.models import fetching
 from relaygen.errors import EngineError, UserError
-from relaygen.measure import Line, Plan, Strategy, measure
+from relaygen.measure import Line, Plan, Strategy, measure, sessions
 from relaygen.models import resolve
 from relaygen.profile import Profile
 from relaygen.strategies import POLICIES, check
-from relaygen.tasks.problems import read
+from relaygen.tasks.problems import Problem, read
 from relaygen.types import Sampling
+
+if TYPE_CHECKING:
+    from relaygen.analyse.grade import Grader
 
 MATHS = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 
@@ -70,11 +74,13 @@ def evaluate_strategies(
 
         relaygen eval --data problems.jsonl --out full --strategies large,small,relay@mine.toml,random,relay+margin:0.3
     """
-    if find_spec("numpy") is None:
-        raise UserError('evaluating needs numpy and math-verify: pip install "relaygen[eval]"')
+    if not all(map(find_spec, ("numpy", "matplotlib"))):
+        raise UserError('evaluating needs numpy, matplotlib and math-verify: pip install "relaygen[eval]"')
     from relaygen.analyse.evaluate import Prices, evaluate
     from relaygen.analyse.grade import Grader
     from relaygen.report.evaluation import as_json, markdown, table
+    from relaygen.report.evaluation_page import page
+    from relaygen.report.html import write
 
     if "{problem}" not in prompt:
         raise UserError("--prompt must hold {problem}")
@@ -92,20 +98,41 @@ def evaluate_strategies(
         return Plan(problems, chosen, samples, prompt, sampling, max_tokens, concurrency)
 
     with Grader(grading) as grader:
+        _check_references(grader, grading, problems)
         lines, failures = asyncio.run(_measure(relay, plan, out))
         with Console(stderr=True).status("grading"):
-            rows = evaluate(lines, grader.grade, prices=price)
-    report: dict[str, Any] = {
-        "rows": as_json(rows),
-        "failed": failures,
-        "environment": _environment(),
+            found = evaluate(lines, grader.grade, prices=price)
+    made = {
+        "data": str(data),
+        **orjson.loads((out / "settings.json").read_bytes()),
+        "grading": grading,
+        "prices": prices,
+        "answers_sha256": hashlib.sha256((out / "answers.jsonl").read_bytes()).hexdigest(),
+        "sessions": sessions(out),
     }
-    (out / "table.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
-    (out / "table.md").write_text(markdown(rows))
+    report: dict[str, Any] = {
+        "rows": as_json(found.rows),
+        "baseline": found.baseline,
+        "left_out": found.left_out,
+        "failed": failures,
+        "made": {name: value for name, value in made.items() if name != "strategies"},
+    }
+    with Console(stderr=True).status("writing the report"):
+        (out / "table.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+        (out / "table.md").write_text(markdown(found.rows), encoding="utf-8")
+        title = f"{data.name}: {len(parts)} strategies side by side"
+        facts, details = what_was_compared(made), how_it_was_made(made)
+        write(out / "report.html", page(found, title=title, facts=facts, made=details, failures=failures))
     if json:
         sys.stdout.buffer.write(orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        Console(highlight=False).print(table(rows))
+        console = Console(highlight=False)
+        console.print(table(found.rows))
+        if found.left_out:
+            console.print(
+                f"\n{len(found.left_out)} problems are left out: not every strategy has answered them"
+            )
+        console.print(f"\nEvery answer: {out / 'report.html'}", soft_wrap=True, markup=False)
     if failures:
         first = failures[0]
         raise EngineError(
@@ -125,7 +152,17 @@ async def _measure(
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console) as bar:
             task = bar.add_task("answers", total=plan.num_generations)
-            return await measure(relay.pair, plan, out, models=models, on_done=lambda: bar.advance(task))
+            session = {
+                "started": datetime.now(UTC).isoformat(timespec="seconds"),
+                "command": command(sys.argv[1:]),
+                "concurrency": plan.concurrency,
+                "environment": environment(
+                    {author.value: engine.info.dialect for author, engine in relay.pair.engines.items()}
+                ),
+            }
+            return await measure(
+                relay.pair, plan, out, models=models, session=session, on_done=lambda: bar.advance(task)
+            )
     finally:
         await relay.__aexit__(None, None, None)
 
@@ -156,10 +193,11 @@ def _pair(text: str) -> tuple[float, float]:
     return large, small
 
 
-def _environment() -> dict[str, str]:
-    return {
-        "relaygen": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(terse=True),
-        "processor": platform.processor() or platform.machine(),
-    }
+def _check_references(grader: Grader, grading: str, problems: Sequence[Problem]) -> None:
+    """Before the work: a reference that cannot be graded by would end it after hours."""
+    if absent := next((problem.id for problem in problems if not problem.answer), None):
+        raise UserError(f"the problem {absent!r} has no answer to grade by")
+    if grading in ("math", "choice"):
+        with Console(stderr=True).status("reading the references"):
+            for problem in problems:
+                grader.grade("", problem.answer)

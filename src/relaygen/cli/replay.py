@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -20,6 +20,7 @@ from relaygen import trace
 from relaygen.analyse.predict import Speed
 from relaygen.analyse.tally import Amount, Replay, Speeds, Tally, replay_all
 from relaygen.errors import UserError
+from relaygen.report.html import write as write_page
 from relaygen.report.replay import end_name, rows
 from relaygen.report.replay_page import page
 from relaygen.report.terminal import STYLES, printable
@@ -78,7 +79,7 @@ def replay(
     found = replay_all(rules, traces, engines, keep_text=html is not None)
     title = f"{chosen.name}, policy {policy}, match {match}"
     if html:
-        _write_page(html, page(f"relaygen replay: {title}", rows(found), found.each))
+        write_page(html, page(f"relaygen replay: {title}", rows(found), found.each))
     if json:
         report = {"profile": chosen.name, "policy": policy, "match": match, **_as_json(found)}
         sys.stdout.buffer.write(orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
@@ -134,14 +135,6 @@ def _check_page(html: Path, files: Sequence[Path]) -> None:
         raise UserError(f"--html {html} is one of the traces: give it another name")
     if html.is_dir() or not html.parent.is_dir():
         raise UserError(f"cannot write {html}: it must be a file in a folder that is there")
-
-
-def _write_page(html: Path, parts: Iterable[str]) -> None:
-    try:
-        with html.open("w", encoding="utf-8") as out:
-            out.writelines(parts)
-    except OSError as error:
-        raise UserError(f"cannot write {html}: {error.strerror}") from None
 
 
 # --- what was found

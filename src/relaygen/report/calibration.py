@@ -7,10 +7,9 @@ from pathlib import Path
 
 from relaygen.analyse.margins import CueStats, MarginTable
 from relaygen.analyse.select import Expected, Selection
-from relaygen.errors import UserError
 from relaygen.report import plots
 from relaygen.report.cues import shown
-from relaygen.report.html import end, facts_list, head, safe
+from relaygen.report.html import FIGURE_STYLE, end, facts_list, head, plot, safe, write
 from relaygen.report.summary import Row
 
 
@@ -26,11 +25,7 @@ def write_page(
 ) -> None:
     """`table` is what the cues were chosen on; `facts` come before the figures (models, problems), `others` are named sets to
     compare with, `made` are paragraphs on how it was made beside those about the statistics."""
-    try:
-        with path.open("w", encoding="utf-8") as out:
-            out.writelines(page(table, selection, title=title, facts=facts, others=others, made=made))
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    write(path, page(table, selection, title=title, facts=facts, others=others, made=made))
 
 
 def rows(table: MarginTable, selection: Selection) -> list[Row]:
@@ -62,7 +57,7 @@ def page(
     made: Sequence[str] = (),
 ) -> Iterator[str]:
     stats = _sorted(table, selection)
-    yield head(title, _STYLE, _SCRIPT)
+    yield head(title, FIGURE_STYLE + _STYLE, _SCRIPT)
     yield f"<header><h1>{safe(title)}</h1>{facts_list([*facts, *rows(table, selection)])}</header>\n<main>\n"
     if selection.warnings:
         items = "".join(f"<li>{safe(warning)}</li>" for warning in selection.warnings)
@@ -70,17 +65,17 @@ def page(
     chosen = " ".join(f"<code>{safe(shown(cue))}</code>" for cue in selection.cues)
     yield f"<section><h2>The cues</h2><p>{chosen or 'None.'}</p></section>\n"
     if selection.curve or others:
-        yield _figure(
+        yield plot(
             "Share and sureness",
             plots.curve(selection, others),
             "What more cues hand over, and how sure the scorer is of it: the surest cues first. Full marks: the chosen set.",
         )
-    yield _figure(
+    yield plot(
         "Each cue against the rest",
         plots.forest(stats, selection.cues, selection.objective),
         f"With the interval that holds the truth in {table.level:.0%} of calibrations. Coloured: kept.",
     )
-    yield _figure(
+    yield plot(
         "Segments", plots.lengths(table.lengths_of(selection.cues)), "Of the chosen cues, each by itself."
     )
     yield "<section><h2>All cues that occur</h2>\n" + _table(stats, selection) + "</section>\n"
@@ -100,10 +95,6 @@ def _expected(found: Expected) -> str:
         f"{found.share:.1%}, in {found.segments:,} segments of {found.segment_tokens:.1f} tokens; "
         f"margin {found.margin:.3f}, agreement {found.agreement:.1%}"
     )
-
-
-def _figure(name: str, svg: str, about: str) -> str:
-    return f"<section><h2>{safe(name)}</h2><figure>{svg}<figcaption>{safe(about)}</figcaption></figure></section>\n"
 
 
 # --- the table
@@ -182,11 +173,10 @@ _METHODS = {
 
 _STYLE = """
 main { max-width:60rem; margin:0 auto; padding:0 1.5rem 4rem } section { margin-top:1.6rem }
-figure { margin:.4rem 0 0 } figure svg { display:block; width:100%; height:auto; max-width:48rem }
-figcaption { color:var(--faint); font-size:.85rem } p { margin:.4rem 0 }
+p { margin:.4rem 0 }
 code { font:.9em ui-monospace,monospace; padding:.05em .35em; border-radius:4px; background:var(--here); white-space:pre-wrap }
 .warnings { padding:.6rem 1rem; border-left:3px solid var(--mark); background:var(--wash) } .warnings ul { margin:.2rem 0 }
-.wide { overflow-x:auto } table { border-collapse:collapse; font-size:.85rem; font-variant-numeric:tabular-nums }
+table { border-collapse:collapse; font-size:.85rem; font-variant-numeric:tabular-nums }
 td, th { padding:.15rem .5rem; text-align:right; border-bottom:1px solid var(--line); font-weight:400; white-space:nowrap }
 th:nth-child(2) { text-align:left } tbody td:first-child { color:var(--mark) }
 thead th { position:sticky; top:0; background:var(--paper) }

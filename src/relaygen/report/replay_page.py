@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from relaygen.analyse.tally import Replayed
+from relaygen.analyse.turns import Turn
+from relaygen.report.coloured import STYLE, Stretch, coloured, key
 from relaygen.report.html import end, facts_list, head, safe
 from relaygen.report.replay import end_name
 from relaygen.report.summary import Row
@@ -13,10 +15,9 @@ from relaygen.types import Author
 
 def page(title: str, facts: Sequence[Row], traces: Sequence[Replayed]) -> Iterator[str]:
     """The page in parts, to be written one after the other."""
-    yield head(title, _STYLE, _SCRIPT)
+    yield head(title, STYLE + _STYLE, _SCRIPT)
     yield (
-        f'<header><h1>{safe(title)}</h1>{facts_list(facts)}<p class="key"><span class="large">large model</span> '
-        '<span class="small">small model<i></i></span> <span class="large"><b>cue</b></span>'
+        f'<header><h1>{safe(title)}</h1>{facts_list(facts)}<p class="key">{key()}'
         "<kbd>j</kbd> <kbd>k</kbd> next and previous trace</p></header>\n"
     )
     yield '<nav aria-label="Traces"><ol>\n'
@@ -40,21 +41,14 @@ def _section(number: int, one: Replayed) -> Iterator[str]:
     if one.trace.problem:
         yield f'<p class="problem">{safe(one.trace.problem)}</p>\n'
     yield '<div class="text">'
-    for turn in one.turns:
-        text, title = one.trace.text[turn.start : turn.end], ""
-        at = text.lower().rfind(turn.cue.lower()) if turn.cue else -1
-        body = safe(text)
-        if turn.cue and at >= 0:
-            to = at + len(turn.cue)
-            body = f"{safe(text[:at])}<b>{safe(text[at:to])}</b>{safe(text[to:])}"
-        if turn.author is Author.SMALL:
-            title = f' title="{turn.num_chars:,} characters, ended by: {end_name(turn.reason)}"'
-            shown = body.rstrip()
-            body = (
-                f"{shown}<i></i>{body[len(shown) :]}"  # the mark of the hand-over, in the line that it ends
-            )
-        yield f'<span class="{turn.author}"{title}>{body}</span>'
+    yield from coloured([_stretch(one, turn) for turn in one.turns])
     yield "</div></section>\n"
+
+
+def _stretch(one: Replayed, turn: Turn) -> Stretch:
+    about = f"{turn.num_chars:,} characters, ended by: {end_name(turn.reason)}"
+    text = one.trace.text[turn.start : turn.end]
+    return Stretch(turn.author, text, turn.cue or "", about if turn.author is Author.SMALL else "")
 
 
 def _strip(one: Replayed) -> str:
@@ -71,7 +65,7 @@ def _strip(one: Replayed) -> str:
 _STYLE = """
 body { display:grid; grid-template:auto 1fr / 15rem 1fr; min-height:100vh }
 header { grid-column:1/-1 }
-.key { display:flex; flex-wrap:wrap; gap:.3rem 1rem; align-items:center; margin:.6rem 0 0; font-size:.85rem; color:var(--faint) }
+.key { margin:.6rem 0 0 }
 kbd { padding:0 .4em; border:1px solid var(--line); border-radius:4px; font:inherit } kbd:first-of-type { margin-left:auto }
 kbd + kbd { margin-left:-.7rem }
 nav { position:sticky; top:0; max-height:100vh; overflow:auto; border-right:1px solid var(--line); padding:.6rem }
@@ -87,10 +81,6 @@ svg { display:block; width:100%; height:12px; margin-bottom:1rem; border-radius:
 rect { fill:var(--mark) }
 .problem { margin:0 0 1rem; padding:.1rem 1rem; border-left:3px solid var(--line); color:var(--faint);
   white-space:pre-wrap; overflow-wrap:anywhere }
-.text { white-space:pre-wrap; overflow-wrap:anywhere; tab-size:4 }
-.large { color:var(--large) } .small { color:var(--small); background:var(--wash); border-radius:3px }
-.small::before, i::after { content:"\\25B8"; color:var(--mark) } i::after { content:"\\25C2"; font-style:normal }
-b { font-weight:600; border-bottom:2px solid var(--mark) }
 @media (max-width:45rem) { body { display:block } nav { position:static; max-height:30vh; border:0 } }
 """
 
