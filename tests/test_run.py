@@ -128,6 +128,7 @@ async def test_when_the_large_engine_fails_the_error_carries_what_was_written(po
         assert failure.partial.text == shown
         assert "".join(SCRIPT).startswith(shown)
         assert failure.partial.finish_reason == "error"
+        assert Reason.STOPPED not in [s.reason for s in failure.partial.segments]  # nobody stopped it
 
 
 async def test_a_small_engine_that_cannot_read_the_prompt_is_left_out() -> None:

@@ -130,7 +130,7 @@ class Run:
     def result(self, *, failed: bool = False) -> Result:
         total = ((self._ended or time.perf_counter()) - self._started) * 1000
         ledger = self._ledgers.get(Author.LARGE) or next(iter(self._ledgers.values()), None)
-        result = self._record.result(
+        return self._record.result(
             prompt_tokens=ledger.prompt_tokens if ledger else 0,
             timings=Timings(total, self._timing(Author.LARGE), self._timing(Author.SMALL)),
             think=self._policy.think,
@@ -141,8 +141,8 @@ class Run:
                 "policy": self._policy.name,
                 "seed": self._seed,
             },
+            failed=failed,
         )
-        return replace(result, finish_reason="error") if failed else result
 
     @property
     def models(self) -> dict[str, str]:

@@ -100,7 +100,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Of one written (or scored) token; `top` are the likeliest at its place, best first, as many as were asked for."""
+    """Of one written (or scored) token, nan where the server has not told; `top` are the likeliest at its place, best
+    first, as many as were asked for."""
 
     logprob: float
     top: tuple[Candidate, ...] = ()
@@ -215,7 +216,9 @@ class EngineTimings:
     cached_tokens: int = 0
     prefill_ms: float = 0.0
     handover_prefill_ms: float = 0.0  # the part of prefill_ms that is not the first request of the generation
-    decode_steps: int = 0  # the first token of each request comes out of its prefill, not of a step
+    decode_steps: int = (
+        0  # tokens but the first of each request, which comes out of its prefill; drafted ones too
+    )
     decode_ms: float = 0.0
     own_ms: float = 0.0  # what the requests took beside: our code, HTTP, the operating system
     draft_tokens: int = 0

@@ -60,11 +60,14 @@ class Record:
         think: tuple[str, str] | None = None,
         warnings: Iterable[str] = (),
         metadata: dict[str, Any] | None = None,
+        failed: bool = False,
     ) -> Result:
-        """`think` gives the (open, close) markers to take off `reasoning` and `answer`; `text` keeps them."""
+        """`think` gives the (open, close) markers to take off `reasoning` and `answer`; `text` keeps them. `failed`: an error
+        has ended it."""
         segments = list(self._segments)
         if self._text:
-            segments.append(Segment(self._author, "".join(self._text), tuple(self._ids), Reason.STOPPED))
+            reason = Reason.ERROR if failed else Reason.STOPPED
+            segments.append(Segment(self._author, "".join(self._text), tuple(self._ids), reason))
         text = "".join(s.text for s in segments)
         reasoning, answer = text[: self._reasoning_chars], text[self._reasoning_chars :]
         if think and reasoning:
@@ -77,7 +80,7 @@ class Record:
             text=text,
             reasoning=reasoning,
             answer=answer,
-            finish_reason=self._finish_reason or "stopped",
+            finish_reason="error" if failed else self._finish_reason or "stopped",
             segments=tuple(segments),
             usage=Usage(prompt_tokens, counts[Author.LARGE], counts[Author.SMALL]),
             timings=timings or Timings(),

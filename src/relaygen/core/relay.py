@@ -26,9 +26,7 @@ from relaygen.errors import EngineProtocolError
 from relaygen.types import Author, Chunk, Event, Finish, FinishReason, Piece, Reason, Switch, Token, TurnEnd
 
 CHARS_PER_TOKEN = 4  # how text without token ids is counted
-_FIT_ONE_CHARACTER = (
-    8  # tokens enough for any single character: a shorter request may end in the middle of one
-)
+_FIT_ONE_CHARACTER = 8  # tokens, enough for any: a shorter request may end in the middle of one
 _CONTEXT = 64  # characters of earlier text that a matcher may look back on
 
 

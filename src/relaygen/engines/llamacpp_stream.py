@@ -113,9 +113,8 @@ class Reader:
             # Ids without text are special tokens; they stay until it is clear that they do not end the text.
             self._held = held
             return pieces
-        if (
-            not held
-        ):  # cannot be, unless the server spells an id in two ways; the text shown to the user is right
+        if not held:
+            # Cannot be, unless the server spells an id in two ways; the text shown to the user is right.
             if not pieces:
                 raise ValueError("text without tokens")
             last = pieces.pop()

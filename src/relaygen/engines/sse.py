@@ -18,9 +18,8 @@ class EventTooLongError(ValueError):
 
 class SSEParser:
     def __init__(self) -> None:
-        self._rest: list[
-            bytes
-        ] = []  # an unfinished line, in parts: joined once, so that long lines cost linear time
+        # An unfinished line, in parts: joined once, so that long lines cost linear time.
+        self._rest: list[bytes] = []
         self._size = 0
         self._data: list[bytes] = []
         self._first = True
