@@ -8,6 +8,8 @@ The same requests go, in turn and in the same run, to
     direct      the engine itself
     large       the gateway, passing one engine's streams on
     relay       the gateway, switching between two engines by the cues of the text
+    large x2,   the same, with two workers
+    relay x2
     litellm     LiteLLM's proxy, passing one engine's streams on (in an environment of its own, which the first run makes)
 
 Gaps are between the events of one stream; "added" is the 99th percentile less that of the direct reader. At a hand-over a
@@ -76,9 +78,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def gateway(engines: dict[str, str], folder: Path) -> Generator[tuple[str, int]]:
+def gateway(engines: dict[str, str], folder: Path, num_workers: int = 1) -> Generator[tuple[str, int]]:
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "relaygen", "serve", "--port", str(port), "--max-active", "1000"]
+    command += ["--workers", str(num_workers)]
     for author, engine in engines.items():
         command += [f"--{author}", engine]
     with process(command, f"{url}/health", folder, {}) as pid:
@@ -131,10 +134,13 @@ def rounds(
 ) -> dict[str, list[dict[str, Any]]]:
     with ExitStack() as stack:
         ours, our_pid = stack.enter_context(gateway(engines, folder))
+        two, two_pid = stack.enter_context(gateway(engines, folder, num_workers=2))
         ways: dict[str, tuple[str, str, int | None]] = {
             "direct": (engines["large"], "simulated-large", None),
             "large": (ours, "relaygen:large", our_pid),
             "relay": (ours, "relaygen", our_pid),
+            "large x2": (two, "relaygen:large", two_pid),
+            "relay x2": (two, "relaygen", two_pid),
         }
         if not options.without_litellm:
             theirs, their_pid = stack.enter_context(litellm(engines["large"], folder, console))

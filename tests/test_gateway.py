@@ -67,8 +67,15 @@ async def test_segments_on_request() -> None:
     for author, text in by_author.items():
         assert text == "".join(s["text"] for s in segments if s["author"] == author)
     switches = [o["switch"] for o in ours if "switch" in o]
-    assert switches[0] == {"author": "large", "to": "small", "reason": "cue", "cue": "Therefore,"}
-    assert ours[-1]["finish"] == {"author": "large", "reason": "eos"}
+    assert switches[0] == {
+        "author": "large",
+        "to": "small",
+        "reason": "cue",
+        "cue": "Therefore,",
+        "tokens": len(segments[0]["token_ids"]),
+    }
+    assert ours[-1]["finish"] == {"author": "large", "reason": "eos", "tokens": segments[-1]["tokens"]}
+    assert [s["tokens"] for s in segments] == [len(s["token_ids"]) for s in segments]
     assert ours[-1]["usage"] == body["usage"]["relaygen"]
     assert ours[-1]["timings"]["large"]["requests"] == 2
     assert ours[-1]["warnings"] == []
@@ -192,6 +199,14 @@ async def test_a_request_may_choose_its_profile_and_policy() -> None:
     assert thinking["relaygen"]["segments"][-1]["author"] == "large"
     assert (status, wrong["error"]["param"]) == (400, "relaygen.profile")
     assert (other, clash["error"]["param"]) == (400, "relaygen.policy")
+
+
+@pytest.mark.parametrize("policy", ["random:0.3", "reflect", "margin:0.2", "segment+margin:0.2", "phase"])
+async def test_a_request_may_choose_any_policy(policy: str) -> None:
+    async with serving() as gateway:
+        status, body = await gateway.post(ask(relaygen={"policy": policy}))
+    assert status == 200, body
+    assert body["usage"]["completion_tokens"] > 0
 
 
 async def test_a_policy_that_needs_one_model_opens_one() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from relaygen.core.record import Record
 from relaygen.gateway.held import Span, StopCutter
 from relaygen.gateway.tools import ToolCall, ToolParser
-from relaygen.gateway.visible import Text, Visible
+from relaygen.gateway.visible import Delta, HandOver, Text, Visible
 from relaygen.types import Author, Event, Finish, Reason, Switch, Token
 
 THINK = ("<think>", "</think>")
@@ -179,6 +179,41 @@ def test_hand_overs_pass_between_the_texts() -> None:
     )
     assert deltas == [
         Text("content", Span(Author.LARGE, "So,")),
-        switch,
-        Text("content", Span(Author.SMALL, " 5")),
+        HandOver(switch, 2),
+        Text("content", Span(Author.SMALL, " 5", turn=1)),
     ]
+
+
+@settings(deadline=None)
+@given(
+    texts_of("<think>", "</think>", "stop", CALL, "<tool_call>"),
+    texts_of("stop", CALL, "<tool_call>", "\n"),
+    places,
+    places,
+    st.booleans(),
+)
+@example("a <thi", "b sto", [], [], True)
+@example("", "x sty", [3], [3], True)
+def test_a_hand_over_comes_after_all_that_was_written_before(
+    reasoning: str, answer: str, some: list[int], others: list[int], with_tools: bool
+) -> None:
+    """Though text is held back: here each token is a turn of its own, and the authors take turns."""
+    texts = [(part, "reasoning") for part in cut(reasoning, some)] + [
+        (part, "answer") for part in cut(answer, others)
+    ]
+    visible = Visible(THINK, ["stop"], ToolParser() if with_tools else None)
+    authors = [Author.LARGE, Author.SMALL]
+    deltas: list[Delta] = []
+    for number, (text, stage) in enumerate(texts):
+        author = authors[number % 2]
+        token = Token(author, text, (1, 2), "reasoning" if stage == "reasoning" else "answer")
+        deltas += visible.feed([token, Switch(author, author.other, Reason.CAP)])
+    deltas += visible.flush()
+    turn = 0
+    for delta in deltas:
+        if isinstance(delta, HandOver):
+            assert delta == HandOver(Switch(authors[turn % 2], authors[(turn + 1) % 2], Reason.CAP), 2)
+            turn += 1
+        elif isinstance(delta, Text):
+            assert delta.span.author is authors[turn % 2]
+    assert turn == len(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import Any
 
@@ -75,7 +75,7 @@ class Record:
             # The token that completes the marker may carry the first characters of the answer.
             reasoning, _, spill = reasoning.partition(close)
             reasoning, answer = reasoning.lstrip().removeprefix(opening).strip(), (spill + answer).lstrip()
-        counts = {author: sum(_num_tokens(s) for s in segments if s.author is author) for author in Author}
+        counts = {author: sum(num_tokens((s,)) for s in segments if s.author is author) for author in Author}
         return Result(
             text=text,
             reasoning=reasoning,
@@ -89,6 +89,7 @@ class Record:
         )
 
 
-def _num_tokens(segment: Segment) -> int:
-    """Estimated where the engine gives no ids."""
-    return len(segment.token_ids) or ceil(len(segment.text) / CHARS_PER_TOKEN)
+def num_tokens(written: Sequence[Token | Segment]) -> int:
+    """Of one segment. Estimated where the engine gives no ids."""
+    number = sum(len(one.token_ids) for one in written)
+    return number or ceil(sum(len(one.text) for one in written) / CHARS_PER_TOKEN)

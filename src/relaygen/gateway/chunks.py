@@ -12,10 +12,11 @@ from typing import Any
 import orjson
 
 from relaygen import trace
+from relaygen.core.record import num_tokens
 from relaygen.gateway.held import TokenText
 from relaygen.gateway.tools import ToolCall
-from relaygen.gateway.visible import Delta, Text
-from relaygen.types import Author, FinishReason, Reason, Result, Switch
+from relaygen.gateway.visible import Delta, HandOver, Text
+from relaygen.types import Author, FinishReason, Reason, Result
 
 DONE = b"data: [DONE]\n\n"
 _GAP = "@gap@"
@@ -160,16 +161,23 @@ def ending(result: Result, author: Author, reason: Reason, *, segments: bool) ->
     kept = {name: found[name] for name in ("timings", "warnings")}
     usage = {name: found["usage"][name] for name in ("large_tokens", "small_tokens", "small_share")}
     if segments:
-        return {"segments": found["segments"], "usage": usage, **kept}
-    return {"finish": {"author": author.value, "reason": reason.value}, "usage": usage, **kept}
+        segments_ = [
+            {**shown, "tokens": num_tokens((segment,))}
+            for shown, segment in zip(found["segments"], result.segments, strict=True)
+        ]
+        return {"segments": segments_, "usage": usage, **kept}
+    finish = {"author": author.value, "reason": reason.value, "tokens": num_tokens(result.segments[-1:])}
+    return {"finish": finish, "usage": usage, **kept}
 
 
-def switch(event: Switch) -> dict[str, Any]:
+def switch(delta: HandOver) -> dict[str, Any]:
+    event = delta.switch
     return {
         "author": event.author.value,
         "to": event.to.value,
         "reason": event.reason.value,
         "cue": event.cue,
+        "tokens": delta.num_tokens,
     }
 
 

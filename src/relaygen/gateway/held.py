@@ -23,11 +23,13 @@ class TokenText:
 
 
 class Span(NamedTuple):
-    """Text by one author. `tokens` begin in it, where log probabilities were asked for."""
+    """Text by one author. `tokens` begin in it, where log probabilities were asked for. `turn`: how many hand-overs came
+    before it."""
 
     author: Author
     text: str
     tokens: tuple[TokenText, ...] = ()
+    turn: int = 0
 
 
 class Held:
@@ -49,8 +51,8 @@ class Held:
         while self._spans and (num_chars > 0 or not self._spans[0].text):
             span = self._spans.popleft()
             if len(span.text) > num_chars:
-                taken.append(Span(span.author, span.text[:num_chars], span.tokens))
-                self._spans.appendleft(Span(span.author, span.text[num_chars:]))
+                taken.append(span._replace(text=span.text[:num_chars]))
+                self._spans.appendleft(span._replace(text=span.text[num_chars:], tokens=()))
                 break
             num_chars -= len(span.text)
             taken.append(span)
@@ -78,6 +80,10 @@ class StopCutter:
         self._stops = tuple(stops)
         self._held = Held()
         self.found = False
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._held.text)
 
     def feed(self, span: Span) -> list[Span]:
         if self.found:

@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from relaygen import strategies
+from relaygen.errors import UserError
+
 MAX_DEPTH = 64  # of tool definitions and schemas
 MAX_STOP_CHARS = 256
 MAX_LOGPROBS = 20
@@ -50,6 +53,19 @@ def _shallow(value: Any, depth: int = 0) -> Any:
     return value
 
 
+def _policy(name: str) -> str:
+    try:
+        strategies.check(name)
+    except UserError as error:
+        raise PydanticCustomError("policy", "{why}", {"why": str(error)}) from None
+    return name
+
+
+Policy = Annotated[
+    str,
+    Field(max_length=64, description=f"One of {', '.join(strategies.POLICIES)}"),
+    AfterValidator(_policy),
+]
 Object = Annotated[dict[str, Any], AfterValidator(_shallow)]
 Name = Annotated[str, Field(max_length=256)]
 
@@ -99,11 +115,14 @@ class StreamOptions(_Body):
     include_obfuscation: Annotated[Any, Only((False,), "no padding is added")] = None
 
 
+_NOT_STRICT = "arguments are written as the model writes them, not held to the schema; leave strict out"
+
+
 class FunctionDefinition(_Body):
     name: Annotated[str, Field(min_length=1, max_length=256)]
     description: str | None = None
     parameters: Object | None = None
-    strict: Annotated[Any, Only((False,), "arguments are written as the model writes them")] = None
+    strict: Annotated[Any, Only((False,), _NOT_STRICT)] = None
 
 
 class Tool(_Body):
@@ -129,7 +148,7 @@ class Extension(_Body):
     """What only RelayGen knows. `segments`: tell who wrote what."""
 
     profile: Name | None = None
-    policy: Literal["segment", "phase", "large", "small"] | None = None
+    policy: Policy | None = None
     answer_by: Literal["large", "small"] | None = None
     segments: bool = False
 

@@ -25,6 +25,10 @@ class ThinkSplitter:
         self._thought = False  # there was text of the thinking stage
         self._answering = False
 
+    @property
+    def holds(self) -> bool:
+        return bool(self._held.text)
+
     def feed(self, span: Span, *, reasoning: bool) -> list[Part]:
         if not reasoning or not self._thinking:
             return self._answer(span) if reasoning else [*self._end_of_thinking(), *self._answer(span)]
@@ -85,6 +89,6 @@ class ThinkSplitter:
             text = span.text.lstrip()
             if not text:
                 return []
-            span = Span(span.author, text, span.tokens)
+            span = span._replace(text=text)
         self._answering = True
         return [("content", span)]

@@ -48,6 +48,10 @@ class ToolParser:
     def full(self) -> bool:
         return self.num_calls == self._max_calls
 
+    @property
+    def holds(self) -> bool:
+        return bool(self._held.text)
+
     def feed(self, span: Span) -> Iterator[Span | ToolCall]:
         if self.full:
             return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from relaygen.core.record import num_tokens
 from relaygen.gateway.held import Span, StopCutter, TokenText
 from relaygen.gateway.think import Channel, Part, ThinkSplitter
 from relaygen.gateway.tools import ToolCall, ToolParser
@@ -17,12 +19,21 @@ class Text(NamedTuple):
     span: Span
 
 
-Delta = Text | ToolCall | Switch
+class HandOver(NamedTuple):
+    """`num_tokens` of the segment that it ended."""
+
+    switch: Switch
+    num_tokens: int
+
+
+Delta = Text | ToolCall | HandOver
 
 
 class Visible:
     """One choice. `top_logprobs` None: none are shown, though a policy may have asked for some. `over` says that the client
-    wants no more: a stop string came, or the only tool call asked for."""
+    wants no more: a stop string came, or the only tool call asked for.
+
+    Text that is held back holds back the hand-overs after it, so that a hand-over comes after all that was written before."""
 
     def __init__(
         self,
@@ -36,6 +47,9 @@ class Visible:
         self._stop = StopCutter(stops)
         self._tools = tools
         self.reasoning_tokens = 0
+        self._written: list[Token] = []  # in this turn
+        self._turn = self._shown_turn = 0  # hand-overs that came, and that were passed on
+        self._handovers: deque[HandOver] = deque()  # that were not yet
 
     @property
     def over(self) -> bool:
@@ -50,13 +64,19 @@ class Visible:
         deltas: list[Delta] = []
         for event in events:
             if isinstance(event, Token):
-                span = Span(event.author, event.text, self._tokens(event) if event.logprobs else ())
+                self._written.append(event)
+                tokens = self._tokens(event) if event.logprobs else ()
+                span = Span(event.author, event.text, tokens, self._turn)
                 reasoning = event.stage == "reasoning"
                 self.reasoning_tokens += len(event.token_ids) * reasoning
                 for part in self._think.feed(span, reasoning=reasoning):
                     self._pass(part, deltas)
             elif isinstance(event, Switch):
-                deltas.append(event)
+                self._handovers.append(HandOver(event, num_tokens(self._written)))
+                self._written.clear()
+                self._turn += 1
+                if not (self._think.holds or self._stop.holds or (self._tools and self._tools.holds)):
+                    self._show_turns(self._turn, deltas)
         return deltas
 
     def flush(self) -> list[Delta]:
@@ -67,7 +87,8 @@ class Visible:
         for span in self._stop.flush():
             self._answer(span, deltas)
         for item in self._tools.flush() if self._tools else ():
-            _add(deltas, item if isinstance(item, ToolCall) else Text("content", item))
+            self._show(item if isinstance(item, ToolCall) else Text("content", item), deltas)
+        self._show_turns(self._turn, deltas)
         return deltas
 
     def _tokens(self, event: Token) -> tuple[TokenText, ...]:
@@ -80,7 +101,7 @@ class Visible:
     def _pass(self, part: Part, deltas: list[Delta]) -> None:
         channel, span = part
         if channel == "reasoning":
-            _add(deltas, Text(channel, span))
+            self._show(Text(channel, span), deltas)
             return
         for passed in self._stop.feed(span):
             self._answer(passed, deltas)
@@ -88,7 +109,18 @@ class Visible:
     def _answer(self, span: Span, deltas: list[Delta]) -> None:
         items: Iterator[Span | ToolCall] = self._tools.feed(span) if self._tools else iter((span,))
         for item in items:
-            _add(deltas, item if isinstance(item, ToolCall) else Text("content", item))
+            self._show(item if isinstance(item, ToolCall) else Text("content", item), deltas)
+
+    def _show(self, delta: Text | ToolCall, deltas: list[Delta]) -> None:
+        # A call is passed on when it is complete, so it comes after all that was written so far.
+        self._show_turns(delta.span.turn if isinstance(delta, Text) else self._turn, deltas)
+        _add(deltas, delta)
+
+    def _show_turns(self, turn: int, deltas: list[Delta]) -> None:
+        """The hand-overs before `turn`."""
+        while self._shown_turn < turn:
+            deltas.append(self._handovers.popleft())
+            self._shown_turn += 1
 
 
 def _add(deltas: list[Delta], delta: Delta) -> None:
@@ -100,6 +132,6 @@ def _add(deltas: list[Delta], delta: Delta) -> None:
         and last.span.author is delta.span.author
     ):
         a, b = last.span, delta.span
-        deltas[-1] = Text(last.channel, Span(a.author, a.text + b.text, a.tokens + b.tokens))
+        deltas[-1] = Text(last.channel, Span(a.author, a.text + b.text, a.tokens + b.tokens, a.turn))
     else:
         deltas.append(delta)

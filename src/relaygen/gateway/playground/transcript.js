@@ -7,9 +7,10 @@ import { following } from "./follow.js";
 import { handOverLabel } from "./words.js";
 
 export class Transcript {
-  segments = []; // {author, stage, tokens, spans, to, reason, cue}; tokens: chunks, so a little less where they were held
+  segments = []; // {author, stage, tokens, spans, to, reason, cue, exact}; tokens: chunks, until the gateway told (exact)
   #stages; // stage -> {body, box, line}
   #current = null; // the segment being written
+  #ended = 0; // segments of turns that ended
   #pending = "";
   #frame = 0;
 
@@ -18,10 +19,7 @@ export class Transcript {
   }
 
   // A chunk is a token as a rule, but a few together where the gateway had to hold text back (for a stop string, say).
-  // Such text can come after the switch that ended its segment.
   write(author, stage, text) {
-    const last = this.segments.at(-1);
-    if (last?.author === author && last.to !== author) this.#current ??= last;
     const now = this.#current;
     if (now?.author !== author || now.stage !== stage) this.#begin(author, stage);
     this.#current.tokens += 1;
@@ -30,12 +28,15 @@ export class Transcript {
   }
 
   // A segment ended. The next one begins with the next text.
-  end({ to, reason, cue }) {
+  end({ to, reason, cue, tokens }) {
     this.flush();
     const segment = this.#current ?? this.segments.at(-1);
     this.#current = null;
+    const turn = this.segments.slice(this.#ended); // two where it had a thought and an answer
+    this.#ended = this.segments.length;
     if (!segment) return;
     Object.assign(segment, { to, reason, cue });
+    if (tokens && turn.length === 1) Object.assign(segment, { tokens, exact: true });
     if (cue) markCue(segment.spans, cue.trim());
   }
 

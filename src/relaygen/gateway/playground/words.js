@@ -27,7 +27,7 @@ export function handOverLabel(before, author) {
 
 export function turnLabel(segment, number) {
   const why = ending(segment);
-  return `Turn ${number}: ${segment.author}, about ${plural(segment.tokens, "token")}${why && `, ended by ${why}`}`;
+  return `Turn ${number}: ${segment.author}, ${segment.exact ? "" : "about "}${plural(segment.tokens, "token")}${why && `, ended by ${why}`}`;
 }
 
 export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
