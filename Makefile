@@ -31,5 +31,5 @@ bench: .venv/dev.stamp
 	touch $@
 
 .venv/dev.stamp: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local,serve,eval,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local,serve,ray,eval,dev]'
 	touch $@ .venv/local.stamp

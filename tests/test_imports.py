@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "",
     },
     "batch": {"errors", "config", "gateway"},
+    "serve_ray": {"errors", "config", "gateway"},
     "report": {"types", "errors", "trace", "analyse"},
     "cli": {
         "types",
