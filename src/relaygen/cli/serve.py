@@ -18,6 +18,7 @@ from relaygen.cli.models import fetching
 from relaygen.config import Settings
 from relaygen.errors import UserError
 from relaygen.models import resolve
+from relaygen.strategies import POLICIES
 
 if TYPE_CHECKING:
     import socket
@@ -45,7 +46,7 @@ def serve(
     profile: Annotated[
         str | None, _option("profile", "A built-in profile or a .toml file. Default: by the models' names.")
     ] = None,
-    policy: Annotated[str | None, _option("policy", "segment, phase, large or small.")] = None,
+    policy: Annotated[str | None, _option("policy", f"One of {', '.join(POLICIES)}.")] = None,
     host: Annotated[str | None, _option("host", "Address to listen on.")] = None,
     port: Annotated[int | None, _option("port", "Port; 0 takes a free one.")] = None,
     api_keys_file: Annotated[

@@ -38,6 +38,12 @@ def counts(registry: Collector) -> list[Family]:
     ]
 
 
+def single(name: str, documentation: str, kind: str, value: float) -> Family:
+    """A family of one value without labels."""
+    suffix = "_total" if kind == "counter" else ""
+    return name, documentation, kind, [(name + suffix, {}, value)]
+
+
 @dataclass
 class _Sum:
     documentation: str

@@ -22,7 +22,7 @@ from relaygen.errors import ResourceError, UserError
 from relaygen.gateway.auth import Keys
 from relaygen.gateway.channel import Channel
 from relaygen.gateway.log import log
-from relaygen.gateway.totals import Family, Totals
+from relaygen.gateway.totals import Family, Totals, single
 
 _FIRST_PAUSE_S = 1.0  # before a worker that died is started again; doubled each time
 _LONGEST_PAUSE_S = 30.0
@@ -94,11 +94,15 @@ class _Worker:
 
     def hear_of_closed(self) -> None:
         """Called when there is something to read: a byte for each connection that was closed."""
-        with suppress(OSError):
-            if closed := self._connections.recv(4096):
-                self.num_open -= len(closed)
-                return
-        self.leave_out()
+        try:
+            closed = self._connections.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            closed = b""
+        self.num_open -= len(closed)
+        if not closed:  # it is ending
+            self.leave_out()
 
     def leave_out(self) -> None:
         self.ready = False
@@ -251,18 +255,9 @@ class _Parent:
 
     async def _metrics(self) -> str:
         await self._reports()
-        ours: list[Family] = [
-            (name, what, kind, [(sample, {}, value)])
-            for name, what, kind, sample, value in (
-                ("relaygen_workers", "Worker processes.", "gauge", "relaygen_workers", len(self._workers)),
-                (
-                    "relaygen_worker_restarts",
-                    "Workers that were started again.",
-                    "counter",
-                    "relaygen_worker_restarts_total",
-                    self._num_restarts,
-                ),
-            )
+        ours = [
+            single("relaygen_workers", "Worker processes.", "gauge", len(self._workers)),
+            single("relaygen_worker_restarts", "Workers started again.", "counter", self._num_restarts),
         ]
         return self._ended.text([*(worker.counts for worker in self._workers), ours]).decode()
 
