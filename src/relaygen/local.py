@@ -61,10 +61,10 @@ class LocalServer:
         self._server = None  # the last reference: its destructor stops the threads and frees the model
 
 
-def _llama() -> Any:
-    """The binding: a compiled module without types."""
+def _extra(module: str) -> Any:
+    """xllamacpp, a compiled module without types, or psutil."""
     try:
-        return importlib.import_module("xllamacpp")
+        return importlib.import_module(module)
     except ImportError:
         raise UserError(
             "models on this machine need the extra `local`: pip install 'relaygen[local]' (or give the URL of a server)"
@@ -73,7 +73,7 @@ def _llama() -> Any:
 
 def _load(params: Any, model: Path) -> Any:
     try:
-        server = _llama().Server(params)
+        server = _extra("xllamacpp").Server(params)
     except RuntimeError as error:
         raise WeightsError(f"llama.cpp cannot load {model}: {error}") from None
     # The server's own loop answers this. Before that loop has begun, the destructor would wait for its end for ever.
@@ -83,7 +83,7 @@ def _load(params: Any, model: Path) -> Any:
 
 def _params(model: Path, settings: LocalSettings, context: int, key: str) -> Any:
     threads = settings.threads or _physical_cores()
-    llama = _llama()
+    llama = _extra("xllamacpp")
     params = llama.CommonParams()
     params.model.path = str(model)
     params.hostnames = ["127.0.0.1"]
@@ -114,19 +114,15 @@ def _params(model: Path, settings: LocalSettings, context: int, key: str) -> Any
 
 
 def _physical_cores() -> int:
-    import psutil
-
-    cores = psutil.cpu_count(logical=False) or 1
+    cores = _extra("psutil").cpu_count(logical=False) or 1
     # A container may be given fewer than the machine has.
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     return min(cores, allowed)
 
 
 def _check_memory(model: Path, kv_bytes: int, draft: Path | None) -> None:
-    import psutil
-
     needed = model.stat().st_size + kv_bytes + _MEMORY_MARGIN + (draft.stat().st_size if draft else 0)
-    free = psutil.virtual_memory().available
+    free = _extra("psutil").virtual_memory().available
     if needed > free:
         raise ResourceError(
             f"{model.name} needs about {needed / 2**30:.1f} GiB of memory and {free / 2**30:.1f} GiB are free:"
