@@ -11,6 +11,7 @@ import pytest
 
 from relaygen.errors import UserError
 from relaygen.tasks import problems
+from relaygen.tasks.data import load
 from relaygen.tasks.wordproblems import KINDS, MOST, generate
 from tests.conftest import shared_lines
 
@@ -92,6 +93,11 @@ def test_files_of_problems(tmp_path: Path) -> None:
         ("", "no problems in it"),
         ('{"problem": "a"}\n{"question": "b"}', 'line 2: not a problem: "problem": field required'),
         ('{"problem": ""}', "at least 1 character"),
+        (
+            '{"question": "a", "key": 1}',
+            "there is: question, key. Name what to take: --fields problem=COLUMN",
+        ),
+        ('{"problem": "a", "answer": [1]}', 'line 1: not a problem: "answer": '),
         ("[]", "line 1: not a problem"),
         ('{"problem": "a', "line 1: not a problem"),
         ('{"id": 1, "problem": "a"}\n{"id": "1", "problem": "b"}', "two problems have the id '1'"),
@@ -105,3 +111,70 @@ def test_faults_name_file_and_line(tmp_path: Path, text: str, message: str) -> N
     assert str(path) in str(caught.value)
     with pytest.raises(UserError, match=r"cannot read .*No such file"):
         problems.read(tmp_path / "none")
+
+
+def test_csv_with_columns_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "own.CSV"
+    path.write_text('\ufeffkey,question,solution\r\na,"1+1, or\n""two""?",2\r\n\r\n,2+2?,\r\n', newline="")
+    found = load(str(path), "problem=question, answer=solution,id=key")
+    assert found.problems == [
+        problems.Problem("a", '1+1, or\n"two"?', "2"),
+        problems.Problem("own-5", "2+2?"),
+    ]
+    assert (found.name, found.grading) == ("own.CSV", "math")
+    path.write_text("problem,answer\n1+1?,2\n")
+    assert load(str(path)).problems == [problems.Problem("own-2", "1+1?", "2")]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "message"),
+    [
+        ("", None, "no problems in it"),
+        ("problem,answer\n", None, "no problems in it"),
+        (
+            "question\n1?\n",
+            None,
+            'line 2: not a problem: "problem": field required; there is: question. Name',
+        ),
+        ("q,a\n1?,2\n", "problem=Q", "line 2: there is no 'Q', which --fields names; there is: q, a"),
+        (
+            "q,a\n1?,2\n,3\n",
+            "problem=q",
+            'line 3: not a problem: "q": string should have at least 1 character',
+        ),
+        ("problem,a\n1?,2,3\n", None, "line 2: 3 cells under 2 columns"),
+        ("a,a\n", None, "two columns have the same name: a, a"),
+        ('problem\n"1\n', None, "after line 2: not CSV in UTF-8: unexpected end of data"),
+        ("problem\n\udcff\n", None, "not CSV in UTF-8"),
+    ],
+)
+def test_faults_of_csv(tmp_path: Path, text: str, fields: str | None, message: str) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text(text, errors="surrogateescape")
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        load(str(path), fields)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields", ["problem", "problem=", "question=problem", "problem=a,problem=b", "id=a,"]
+)
+def test_fields_that_say_nothing(tmp_path: Path, fields: str) -> None:
+    with pytest.raises(UserError, match="give each of problem, id, answer at most once"):
+        load(str(tmp_path / "p.jsonl"), fields)
+
+
+@pytest.mark.parametrize(
+    ("data", "fields", "message"),
+    [
+        ("gsm", None, "neither a file nor one of the known names, gsm8k, math500, aime25"),
+        ("gsm8k", "problem=question", "the columns of gsm8k are known"),
+        ("gsm8k@", None, "after the @ comes the folder with a copy of openai/gsm8k"),
+        ("gsm8k@nowhere", None, "there is no folder nowhere to read gsm8k from"),
+        ("ifeval", None, "ifeval is not offered: its prompts have no reference answers"),
+    ],
+)
+def test_names_that_give_nothing(data: str, fields: str | None, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        load(data, fields)

@@ -27,6 +27,7 @@ from relaygen import trace
 from relaygen.analyse.scored import ScoredTrace
 from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL
 from relaygen.calibrate import Writing, digest, same_settings, score_traces, write_traces
+from relaygen.cli.data import DATA_HELP, Fields, load
 from relaygen.cli.models import fetching
 from relaygen.cli.run import MODEL_HELP
 from relaygen.engines.base import Engine
@@ -36,7 +37,7 @@ from relaygen.local import LocalSettings
 from relaygen.models import quiet, resolve
 from relaygen.profile import Profile
 from relaygen.report.terminal import STYLES, printable
-from relaygen.tasks.problems import Problem, read
+from relaygen.tasks.problems import Problem
 from relaygen.tasks.wordproblems import generate
 from relaygen.trace import Trace
 from relaygen.types import Author
@@ -64,11 +65,10 @@ def calibrate(
     small: Annotated[str, typer.Option(help=f"Scores them. {MODEL_HELP}")] = DEFAULT_SMALL,
     out: Annotated[Path, typer.Option(metavar="PAIR.toml", help="The profile to write.")] = Path("pair.toml"),
     data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PROBLEMS.jsonl", help="Lines with a `problem`. Default: word problems of our own."
-        ),
+        str | None,
+        typer.Option(metavar="FILE|NAME", help=f"{DATA_HELP} Default: word problems of our own."),
     ] = None,
+    fields: Fields = None,
     problems: Annotated[
         int | None,
         typer.Option(min=1, help=f"How many. Default: all of --data, or {DEFAULT_PROBLEMS} of our own."),
@@ -142,7 +142,7 @@ def calibrate(
         raise UserError(f"cannot write {html}: its folder is not there")
     if out.suffix != ".toml" or out.is_dir() or not out.parent.is_dir():
         raise UserError(f"--out {out} must be a .toml file in a folder that is there")
-    chosen = _problems(data, problems, seed) if not traces else []
+    chosen = _problems(data, fields, problems, seed) if not traces else []
     if not traces and len(chosen) < MIN_PROBLEMS:
         raise UserError(f"{len(chosen)} problems are too few to tell cues apart: give {MIN_PROBLEMS} or more")
     specs = {Author.LARGE: large, Author.SMALL: small}
@@ -192,20 +192,22 @@ def calibrate(
 # --- what was given
 
 
-def _problems(data: Path | None, count: int | None, seed: int) -> list[Problem]:
+def _problems(data: str | None, fields: str | None, count: int | None, seed: int) -> list[Problem]:
     if data is None:
+        if fields:
+            raise UserError("--fields is for the file that --data names")
         return generate(count or DEFAULT_PROBLEMS, seed)
-    found = read(data)
+    found = load(data, fields).problems
     if count and count > len(found):
         raise UserError(f"{data} holds {len(found)} problems, not {count}")
     return found[:count]
 
 
-def _source(data: Path | None, traces: Sequence[Path] | None, seed: int) -> str:
+def _source(data: str | None, traces: Sequence[Path] | None, seed: int) -> str:
     if traces:
         return f"recorded traces ({', '.join(path.name for path in traces)})"
     return (
-        f"the problems of {data.name}"
+        f"the problems of {Path(data).name}"
         if data
         else f"word problems of relaygen.tasks.wordproblems, seed {seed}"
     )

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from relaygen import profile as profiles
 from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options, Relay
+from relaygen.cli.data import DATA_HELP, Fields, load
 from relaygen.cli.made import command, environment, how_it_was_made, what_was_compared
 from relaygen.cli.models import fetching
 from relaygen.errors import EngineError, UserError
@@ -26,20 +27,15 @@ from relaygen.measure import Line, Plan, Strategy, measure, sessions
 from relaygen.models import resolve
 from relaygen.profile import Profile
 from relaygen.strategies import POLICIES, check
-from relaygen.tasks.problems import Problem, read
+from relaygen.tasks.problems import Problem
 from relaygen.types import Sampling
 
 if TYPE_CHECKING:
     from relaygen.analyse.grade import Grader
 
-MATHS = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-
 
 def evaluate_strategies(
-    data: Annotated[
-        Path,
-        typer.Option(metavar="FILE.jsonl", help="Problems: `problem` and `answer`, maybe `id`."),
-    ],
+    data: Annotated[str, typer.Option(metavar="FILE|NAME", help=DATA_HELP)],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the answers and the tables go.")],
     strategies: Annotated[
         str,
@@ -50,10 +46,21 @@ def evaluate_strategies(
     ] = "large,small,relay,random",
     large: Annotated[str, typer.Option(help="As for `run`.")] = DEFAULT_LARGE,
     small: Annotated[str, typer.Option(help="As for `run`.")] = DEFAULT_SMALL,
+    fields: Fields = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many problems only.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers a problem.")] = 1,
-    grading: Annotated[str, typer.Option(help="math, choice, exact, or FILE.py:FUNCTION.")] = "math",
-    prompt: Annotated[str, typer.Option(help="What is asked, with {problem} in it.")] = MATHS,
+    grading: Annotated[
+        str | None,
+        typer.Option(
+            help="math, choice, exact, or FILE.py:FUNCTION. Default: that of a name; math for a file."
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="What is asked, with {problem} in it. Default: reasoning, and the answer in a box."
+        ),
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="0, which is greedy, where not said; else as `run`.")
     ] = None,
@@ -72,6 +79,10 @@ def evaluate_strategies(
 
         relaygen eval --data problems.jsonl --out first-look --limit 20
 
+        relaygen eval --data gsm8k --limit 100 --out gsm8k
+
+        relaygen eval --data mine.csv --fields problem=question,answer=solution --out mine
+
         relaygen eval --data problems.jsonl --out full --strategies large,small,relay@mine.toml,random,relay+margin:0.3
     """
     if not all(map(find_spec, ("numpy", "matplotlib"))):
@@ -82,11 +93,13 @@ def evaluate_strategies(
     from relaygen.report.evaluation_page import page
     from relaygen.report.html import write
 
-    if "{problem}" not in prompt:
+    if prompt is not None and "{problem}" not in prompt:
         raise UserError("--prompt must hold {problem}")
     price = Prices(*_pair(prices)) if prices else None
     parts = [_part(name) for name in strategies.split(",")]
-    problems = read(data)[:limit]
+    taken = load(data, fields)
+    problems = taken.problems[:limit]
+    asked, graded_by = prompt or taken.prompt, grading or taken.grading
     relay = Relay(large, small, options=Options(context_tokens=context_tokens, num_slots=concurrency))
     with fetching() as progress:
         for model in relay.local_models:
@@ -95,17 +108,17 @@ def evaluate_strategies(
     def plan(profile: Profile) -> Plan:
         chosen = [Strategy(name, policy, own or profile) for name, policy, own in parts]
         sampling = _sampling(profile, temperature, seed)
-        return Plan(problems, chosen, samples, prompt, sampling, max_tokens, concurrency)
+        return Plan(problems, chosen, samples, asked, sampling, max_tokens, concurrency)
 
-    with Grader(grading) as grader:
-        _check_references(grader, grading, problems)
+    with Grader(graded_by) as grader:
+        _check_references(grader, graded_by, problems)
         lines, failures = asyncio.run(_measure(relay, plan, out))
         with Console(stderr=True).status("grading"):
             found = evaluate(lines, grader.grade, prices=price)
     made = {
-        "data": str(data),
+        "data": data,
         **orjson.loads((out / "settings.json").read_bytes()),
-        "grading": grading,
+        "grading": graded_by,
         "prices": prices,
         "answers_sha256": hashlib.sha256((out / "answers.jsonl").read_bytes()).hexdigest(),
         "sessions": sessions(out),
@@ -120,7 +133,7 @@ def evaluate_strategies(
     with Console(stderr=True).status("writing the report"):
         (out / "table.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
         (out / "table.md").write_text(markdown(found.rows), encoding="utf-8")
-        title = f"{data.name}: {len(parts)} strategies side by side"
+        title = f"{taken.name}: {len(parts)} strategies side by side"
         facts, details = what_was_compared(made), how_it_was_made(made)
         write(out / "report.html", page(found, title=title, facts=facts, made=details, failures=failures))
     if json:

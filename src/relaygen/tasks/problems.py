@@ -1,14 +1,19 @@
-"""Problem sets: what a model is asked, and what is right."""
+"""Problem sets: what a model is asked, and what is right. Files of them, as JSON Lines or CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from relaygen.errors import UserError
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,41 +31,103 @@ class _Line(BaseModel):
     answer: str | int | float | None = None
 
 
-def read(path: Path) -> list[Problem]:
-    """JSON Lines with `problem` and any of `id`, `answer`. Every fault is a UserError that names file and line."""
-    problems = list(_read(path))
+def parse_fields(text: str) -> dict[str, str]:
+    """`problem=question,answer=solution` -> field of ours to column of theirs. UserError for anything else."""
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        ours, equals, theirs = (word.strip() for word in part.partition("="))
+        if not equals or not theirs or ours not in _Line.model_fields or ours in fields:
+            raise UserError(
+                f"--fields {text!r}: give each of {', '.join(_Line.model_fields)} at most once, as in"
+                " problem=question,answer=solution"
+            )
+        fields[ours] = theirs
+    return fields
+
+
+def read(path: Path, fields: Mapping[str, str] | None = None) -> list[Problem]:
+    """CSV with a head where the name ends in .csv, else JSON Lines: `problem` and any of `id`, `answer`, or what `fields`
+    calls them. Every fault is a UserError that names file and line."""
+    rows = _csv if path.suffix.lower() == ".csv" else _json_lines
+    try:
+        problems = [
+            _problem(row, path.stem, number, fields or {}, f"{path}, line {number}")
+            for number, row in rows(path)
+        ]
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    return checked(problems, str(path))
+
+
+def checked(problems: list[Problem], where: str) -> list[Problem]:
+    """The same. UserError where there are none, or two with one id."""
     if not problems:
-        raise UserError(f"{path}: there are no problems in it")
+        raise UserError(f"{where}: there are no problems in it")
     seen: set[str] = set()
     for problem in problems:
         if problem.id in seen:
-            raise UserError(f"{path}: two problems have the id {problem.id!r}")
+            raise UserError(f"{where}: two problems have the id {problem.id!r}")
         seen.add(problem.id)
     return problems
 
 
-def _read(path: Path) -> Iterator[Problem]:
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if content := line.removeprefix(b"\xef\xbb\xbf").strip():
-                    yield _problem(content, path, number)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+def columns(row: Row) -> str:
+    return ", ".join(row) or "nothing"
 
 
-def _problem(line: bytes, path: Path, number: int) -> Problem:
+def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if content := line.removeprefix(b"\xef\xbb\xbf").strip():
+                try:
+                    row = orjson.loads(content)
+                except orjson.JSONDecodeError as error:
+                    raise UserError(f"{path}, line {number}: not a problem: no JSON, {error}") from None
+                if not isinstance(row, dict):
+                    raise UserError(f"{path}, line {number}: not a problem: no JSON object")
+                yield number, row
+
+
+def _csv(path: Path) -> Iterator[tuple[int, Row]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            head = next(reader, list[str]())
+            if len(set(head)) < len(head):
+                raise UserError(f"{path}: two columns have the same name: {', '.join(head)}")
+            for cells in reader:
+                if not cells:
+                    continue
+                if len(cells) != len(head):
+                    raise UserError(
+                        f"{path}, line {reader.line_num}: {len(cells)} cells under {len(head)} columns"
+                    )
+                yield reader.line_num, dict(zip(head, cells, strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UserError(f"{path}, after line {reader.line_num}: not CSV in UTF-8: {error}") from None
+
+
+def _problem(row: Row, name: str, number: int, fields: Mapping[str, str], where: str) -> Problem:
+    for theirs in fields.values():
+        if theirs not in row:
+            raise UserError(
+                f"{where}: there is no {theirs!r}, which --fields names; there is: {columns(row)}"
+            )
+    ours = {field: row.get(fields.get(field, field)) for field in _Line.model_fields}
+    if "problem" not in fields and "problem" not in row:
+        raise UserError(
+            f'{where}: not a problem: "problem": field required; there is: {columns(row)}.'
+            " Name what to take: --fields problem=COLUMN,answer=COLUMN"
+        )
     try:
-        found = _Line.model_validate_json(line)
+        found = _Line.model_validate(ours)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key, what = ".".join(map(str, first["loc"])), first["msg"]
-        named = f'"{key}": ' if key else ""
-        raise UserError(
-            f"{path}, line {number}: not a problem: {named}{what[:1].lower()}{what[1:]}"
-        ) from None
+        field, what = str(first["loc"][0]), first["msg"]
+        key = fields.get(field, field)
+        raise UserError(f'{where}: not a problem: "{key}": {what[:1].lower()}{what[1:]}') from None
     return Problem(
-        f"{path.stem}-{number}" if found.id is None else str(found.id),
+        f"{name}-{number}" if found.id is None or found.id == "" else str(found.id),
         found.problem,
         "" if found.answer is None else str(found.answer),
     )
