@@ -23,8 +23,9 @@ def text(author: str, content: str, *, reasoning: bool = False) -> Event:
     return {"choices": [{"index": 0, "delta": dict.fromkeys(names, content)}], "relaygen": {"author": author}}
 
 
-def switch(author: str, to: str, reason: str, cue: str | None = None) -> Event:
-    found = {"author": author, "to": to, "reason": reason, "cue": cue}
+def switch(author: str, to: str, reason: str, cue: str | None = None, tokens: int | None = None) -> Event:
+    """Without `tokens` the page has to count by itself."""
+    found = {"author": author, "to": to, "reason": reason, "cue": cue, "tokens": tokens}
     return {"choices": [{"index": 0, "delta": {}}], "relaygen": {"switch": found}}
 
 

@@ -230,7 +230,7 @@ def test_the_timeline_tells_of_each_turn(browser: Browser, url: str, gateway: Fa
     gateway.events = [
         *(text("large", f"Line {i}.\n") for i in range(60)),
         text("large", "So,"),
-        switch("large", "small", "cue", "So,"),
+        switch("large", "small", "cue", "So,", tokens=64),  # some chunks were two tokens
         *(text("small", f" word{i}") for i in range(30)),
         finish(61, 30, reason="length", warnings=["the context is full"]),
     ]
@@ -240,11 +240,11 @@ def test_the_timeline_tells_of_each_turn(browser: Browser, url: str, gateway: Fa
         bars = page.get_by_role("toolbar").get_by_role("button")
         expect(bars).to_have_count(2)
         widths = [box["width"] for box in (bars.nth(i).bounding_box() for i in range(2)) if box]
-        assert widths[0] / widths[1] == pytest.approx(61 / 30, rel=0.05)
+        assert widths[0] / widths[1] == pytest.approx(64 / 30, rel=0.05)
         caption = page.locator(".turn")
         expect(caption).to_have_text("2 turns, 1 hand-over")
         bars.nth(0).hover()
-        expect(caption).to_have_text("Turn 1: large, about 61 tokens, ended by the cue “So,”")
+        expect(caption).to_have_text("Turn 1: large, 64 tokens, ended by the cue “So,”")
         bars.nth(1).hover()
         expect(caption).to_have_text("Turn 2: small, about 30 tokens, ended by the token limit")
         page.mouse.move(0, 0)
