@@ -215,10 +215,10 @@ summary { cursor:pointer } section > details > summary, form summary { color:var
 .plots { display:grid; grid-template-columns:repeat(auto-fit, minmax(min(100%, 32rem), 1fr)); gap:0 2.5rem }
 .made dd { white-space:pre-wrap }
 .filters { display:grid; grid-template-columns:repeat(auto-fill, minmax(10rem, 1fr)); gap:.6rem 1rem; margin:.8rem 0 .4rem }
-label { display:grid; align-content:end; gap:.1rem; font-size:.85rem; overflow-wrap:anywhere }
+label { display:grid; align-content:end; gap:.1rem; min-width:0; font-size:.85rem; overflow-wrap:anywhere }
 label b { color:var(--faint); font-weight:400 }
 select, button { font:inherit; font-size:.85rem; color:inherit; background:var(--panel); border:1px solid var(--line);
-  border-radius:6px; padding:.2rem .5rem; max-width:100% }
+  border-radius:6px; padding:.2rem .5rem; max-width:100%; min-width:0 }
 button { cursor:pointer } button:hover { background:var(--here) }
 .quick { display:flex; flex-wrap:wrap; gap:.4rem; margin:.4rem 0 }
 output { font-size:.9rem; margin-right:.6rem } form { margin-bottom:.8rem }

@@ -74,6 +74,6 @@ dt, .facts, small { color:var(--faint) } dd { margin:0; overflow-wrap:anywhere }
 
 # A plot keeps its size on a phone, and is moved from side to side.
 FIGURE_STYLE = """
-figure { margin:.4rem 0 0 } figure svg { display:block; width:100%; min-width:30rem; max-width:48rem; height:auto }
+figure { margin:.4rem 0 0 } figure svg { display:block; width:100%; min-width:24rem; max-width:48rem; height:auto }
 figcaption { color:var(--faint); font-size:.85rem } .wide { overflow-x:auto }
 """
