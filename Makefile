@@ -2,10 +2,11 @@
 # make test    everything, from set-up to the last test
 # make check   style and types
 # make bench   what a hand-over costs
+# make docs    the API reference, from the docstrings: build/docs/relaygen.html
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check bench
+.PHONY: demo test check bench docs
 demo: .venv/local.stamp
 	$(BIN)/relaygen run "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. How many clips did Natalia sell altogether in April and May?" --temperature 0
 
@@ -21,6 +22,9 @@ bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.speeds
 	$(BIN)/python -m benchmarks.handover
+
+docs: .venv/dev.stamp
+	$(BIN)/pdoc --docformat markdown --output-directory build/docs relaygen '!relaygen.cli' '!relaygen.__main__'
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("relaygen needs Python 3.11 or newer, this is %d.%d: run make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'

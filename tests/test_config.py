@@ -38,9 +38,9 @@ def test_the_file_in_this_folder_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('\nhots = "x"', ["line 2", "unknown key 'hots'", "did you mean 'host'?"]),
+        ('\nhots = "x"', ["line 2", 'unknown key "hots"', 'did you mean "host"?']),
         ("# hi\n\nport = 70000", ["line 3", "port", "65535"]),
-        ("[serve]\nport = 1", ["line 1", "unknown key 'serve'"]),
+        ("[serve]\nport = 1", ["line 1", 'unknown key "serve"']),
         ("port =", ["not TOML"]),
         ("grace_s = -1", ["line 1", "grace_s"]),
     ],

@@ -154,7 +154,7 @@ async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch
                 await asked.get("/v1/models?status=400")
             with pytest.raises(EngineProtocolError, match="an event of more than"):
                 await anext(asked.stream("/v1/completions", {}))
-            lines = ollama._Lines()  # pyright: ignore[reportPrivateUsage]
+            lines = ollama.Lines()
             with pytest.raises(EngineProtocolError, match="a line of more than"):
                 await anext(asked.stream("/api/generate", {}, parser=lines))
         finally:
@@ -164,7 +164,7 @@ async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch
 def test_lines_in_every_cut() -> None:
     stream = b'{"a":1}\n\n{"b":2}\n  \n{"c":3}'
     for cut in range(len(stream) + 1):
-        parser = ollama._Lines()  # pyright: ignore[reportPrivateUsage]
+        parser = ollama.Lines()
         assert parser.feed(stream[:cut]) + parser.feed(stream[cut:]) == [b'{"a":1}', b'{"b":2}'], cut
 
 

@@ -68,11 +68,19 @@ class Options:
     silence_s: float = SILENCE_S
 
     def __post_init__(self) -> None:
-        lows = (("context_tokens", 16), ("num_slots", 1), ("threads", 1), ("prewarm_tokens", 1))
-        for name, low in lows:
+        most = 2**31 - 1
+        ranges = (
+            ("context_tokens", 16, most),
+            ("num_slots", 1, 4096),
+            ("threads", 1, 4096),
+            ("prewarm_tokens", 1, most),
+        )
+        for name, low, high in ranges:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise UserError(f"{name} must be {low} or more, not {value}")
+            if value is not None and value > high:
+                raise UserError(f"{name} must be {high:,} or fewer")
         if not 0 < self.silence_s < inf:  # NaN fails too
             raise UserError(f"silence_s must be more than 0, not {self.silence_s:g}")
 

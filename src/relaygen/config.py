@@ -6,7 +6,6 @@ key of the file is an error that names its line. API keys are no settings: they 
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -17,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options, Relay
 from relaygen.errors import UserError
+from relaygen.files import whole
+from relaygen.toml_faults import deep_key_line, did_you_mean, shown
 
 FILE = Path("relaygen.toml")
 _PREFIX = "RELAYGEN_"
@@ -82,7 +83,7 @@ def load(
     """`path` None: `default_file`, if there is one. `flags` that are None were not given."""
     if path is None and default_file.exists():
         path = default_file
-    values = _read(path) if path else {}
+    values, source = _read(path) if path else ({}, "")
     origin = dict.fromkeys(values, str(path))
     for key in Settings.model_fields:
         if (text := environ.get(_PREFIX + key.upper())) is not None:
@@ -99,33 +100,33 @@ def load(
         key, what = str(first["loc"][0]), first["msg"]
         where = origin.get(key, "settings")
         if path and where == str(path):
-            where = f"{path}, line {_line_of(path, key)}"
+            where = f"{path}, line {_line_of(source, key)}"
         raise UserError(f"{where}: {key}: {what[:1].lower()}{what[1:]}") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, Any], str]:
     try:
-        values = tomllib.loads(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        text = whole(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8") from None
+    if line := deep_key_line(text):
+        raise UserError(f"{path}, line {line}: a key of too many parts")
+    try:
+        values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not TOML: {error}") from None
     known = tuple(Settings.model_fields)
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise UserError(f"{path}, line {_line_of(path, key)}: unknown key {key!r}{hint}")
-    return values
+            hint = did_you_mean(key, known)
+            raise UserError(f"{path}, line {_line_of(text, key)}: unknown key {shown(key)}{hint}")
+    return values, text
 
 
-def _line_of(path: Path, key: str) -> int:
+def _line_of(text: str, key: str) -> int:
     """The file is flat, so a key stands at the beginning of its line."""
     start = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
-    lines = path.read_text("utf-8-sig").splitlines()
-    return next((number for number, line in enumerate(lines, 1) if start.match(line)), 1)
+    return next((number for number, line in enumerate(text.splitlines(), 1) if start.match(line)), 1)
 
 
 def _is_list(key: str) -> bool:

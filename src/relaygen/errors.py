@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 class RelayError(Exception):
+    """The root of all errors of RelayGen. `partial` holds what had been written when a generation failed."""
+
     exit_code: ClassVar[int] = 1
     http_status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False

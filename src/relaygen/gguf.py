@@ -87,9 +87,9 @@ class Gguf:
 
 def check(path: Path) -> Gguf:
     """WeightsError unless the file is a whole GGUF language model."""
-    if not path.is_file():
-        raise WeightsError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     try:
+        if not path.is_file():
+            raise WeightsError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise WeightsError(f"{path} is not a GGUF file")
@@ -180,6 +180,8 @@ class _Reader:
 
     def model(self, pairs: dict[str, Any]) -> Gguf:
         architecture = pairs.get("general.architecture")
+        if not isinstance(architecture, str) or len(architecture) > 64 or not architecture.isprintable():
+            raise self.error("does not say its architecture: it is not a language model")
 
         def number(key: str) -> int:
             value = pairs.get(f"{architecture}.{key}")
@@ -203,7 +205,7 @@ class _Reader:
         return Gguf(
             path=self.path,
             size_bytes=len(self.view),
-            architecture=str(architecture),
+            architecture=architecture,
             context_length=number("context_length"),
             block_count=num_blocks,
             embedding_length=embedding_length,

@@ -33,13 +33,24 @@ from pydantic import (
 
 from relaygen import toml_write
 from relaygen.errors import ProfileError, UserError
-from relaygen.toml_faults import Fault, KeyPath, did_you_mean, explain, line_of, printable, shown, syntax
+from relaygen.toml_faults import (
+    Fault,
+    KeyPath,
+    deep_key_line,
+    did_you_mean,
+    explain,
+    line_of,
+    printable,
+    shown,
+    syntax,
+)
 from relaygen.types import Sampling
 
 FORMAT = 1
 GENERIC = "generic"
 MAX_BYTES = 2**20
 MAX_CUE_CHARS = 64
+MAX_CUES = 1000  # each one is looked for at every word
 _MAX_INT = 2**31 - 1  # no server takes more
 _MAX_DEPTH = 16  # of tables and lists in [evidence]
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -54,6 +65,8 @@ def _cue(text: str) -> str:
 
 
 def _distinct(cues: tuple[str, ...]) -> tuple[str, ...]:
+    if len(cues) > MAX_CUES:
+        raise Fault(f"must be {MAX_CUES} cues or fewer, not {len(cues)}")
     seen: set[str] = set()
     for index, cue in enumerate(cues):
         if cue in seen:
@@ -243,6 +256,8 @@ def parse(text: str, source: str) -> Profile:
     """`source` names the text in errors."""
     if lone := _SURROGATE.search(text):  # never in a decoded file; neither tomllib nor pydantic expects one
         raise _error(source, text.count("\n", 0, lone.start()) + 1, "not Unicode: half of a surrogate pair")
+    if line := deep_key_line(text):
+        raise _error(source, line, "a key of too many parts")
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -266,14 +281,18 @@ def parse(text: str, source: str) -> Profile:
 def load_cues(path: str | Path) -> tuple[str, ...]:
     """A list of cues in plain text: one a line; blank lines and `#` comments are skipped. Spaces count, at
     the end too; to show them, or for a cue that starts with " or #, write the cue as a JSON string: "So "."""
-    cues: list[str] = []
+    cues: dict[str, None] = {}
     for number, raw in enumerate(_read(Path(path)).split("\n"), 1):
         line = raw.removesuffix("\r")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            cues.append(_cue(_plain(json.loads(line) if line.startswith('"') else line)))
-            _distinct(tuple(cues))
+            cue = _cue(_plain(json.loads(line) if line.startswith('"') else line))
+            if cue in cues:
+                raise Fault(f"the cue {shown(cue)} is listed twice")
+            if len(cues) == MAX_CUES:
+                raise Fault(f"there are more than {MAX_CUES} cues")
+            cues[cue] = None
         except json.JSONDecodeError:
             message = f"{shown(line)} starts with a quote, so it must be one JSON string"
             raise _error(str(path), number, message) from None

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 _MAX_SHOWN_CHARS = 64
+_MAX_KEY_PARTS = 32
 
 KeyPath = tuple[int | str, ...]
 
@@ -54,6 +55,17 @@ def shown(value: object) -> str:
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(word[:_MAX_SHOWN_CHARS], known, 1)
     return f" (did you mean {shown(near[0])}?)" if near else ""
+
+
+_PART = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|[\w-]++)"""
+_DEEP_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MAX_KEY_PARTS},}}+")
+
+
+def deep_key_line(text: str) -> int | None:
+    """The line of a key like a.b.c... of more than _MAX_KEY_PARTS parts: tomllib takes the square of
+    their number over one, 7 s for 8,000 parts. No sentence or list of numbers looks like that."""
+    found = _DEEP_KEY.search(text)
+    return text.count("\n", 0, found.start()) + 1 if found else None
 
 
 def syntax(message: str, text: str) -> tuple[str, int | None, str]:

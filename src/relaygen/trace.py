@@ -15,6 +15,7 @@ import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from relaygen.errors import UserError
+from relaygen.files import lines
 from relaygen.types import EngineTimings, Piece, Result
 
 FORMAT = 1
@@ -96,14 +97,9 @@ class Trace:
 def read(path: Path) -> Iterator[Trace]:
     """The traces of a file, one at a time. Every fault is a UserError that names file and line."""
     empty = True
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if content := line.removeprefix(b"\xef\xbb\xbf").strip():
-                    empty = False
-                    yield _trace(content, f"{path.name}:{number}", f"{path}, line {number}")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    for number, line in lines(path):
+        empty = False
+        yield _trace(line, f"{path.name}:{number}", f"{path}, line {number}")
     if empty:
         raise UserError(f"{path}: there are no traces in it")
 

@@ -17,6 +17,8 @@ from relaygen.errors import UserError
 
 
 class Author(StrEnum):
+    """Which of the two models."""
+
     LARGE = "large"
     SMALL = "small"
 
@@ -181,6 +183,8 @@ Event = Token | Switch | Finish
 
 @dataclass(frozen=True, slots=True)
 class Segment:
+    """What one model wrote at a stretch, and why it ended. The text is exactly that of the ids."""
+
     author: Author
     text: str
     token_ids: tuple[int, ...]

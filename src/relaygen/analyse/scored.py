@@ -14,6 +14,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from relaygen.errors import UserError
+from relaygen.files import lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,9 @@ def dumps(scored: ScoredTrace) -> bytes:
 def read(path: Path) -> Iterator[ScoredTrace]:
     """The traces of a file, one at a time. Every fault is a UserError that names file and line."""
     empty = True
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    empty = False
-                    yield parse(line, f"{path}, line {number}")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    for number, line in lines(path):
+        empty = False
+        yield parse(line, f"{path}, line {number}")
     if empty:
         raise UserError(f"{path}: there are no scored traces in it")
 

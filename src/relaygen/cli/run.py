@@ -28,6 +28,8 @@ MODEL_HELP = (
     " several servers of one model)."
 )
 
+_MAX_QUESTION_BYTES = 8 * 2**20
+
 
 def run(
     prompt: Annotated[
@@ -181,7 +183,10 @@ def _stdin() -> str:
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise UserError("standard input is closed")
     try:
-        return sys.stdin.buffer.read().decode()
+        data = sys.stdin.buffer.read(_MAX_QUESTION_BYTES + 1)
+        if len(data) > _MAX_QUESTION_BYTES:
+            raise UserError(f"standard input holds more than {_MAX_QUESTION_BYTES:,} bytes")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise UserError(
             f"standard input is not UTF-8 (byte {error.start} is {error.object[error.start]:#04x})"

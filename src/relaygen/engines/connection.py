@@ -61,7 +61,7 @@ def reason(error: BaseException) -> str:
         return (inner.reason or str(inner)).replace("_", " ").lower()
     if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
         return os.strerror(inner.errno)
-    return str(inner).strip() or type(inner).__name__
+    return str(inner).strip()[:200] or type(inner).__name__  # a server's own bytes may be in it
 
 
 def _is_here(host: str) -> bool:

@@ -75,6 +75,8 @@ class Http:
             raise UserError(
                 f"{endpoint.name} at {endpoint.address} has a password in its address and an API key: not both"
             )
+        if endpoint.api_key and not (endpoint.api_key.isascii() and endpoint.api_key.isprintable()):
+            raise UserError(f"the API key of {endpoint.name} must be ASCII characters on one line")
         if endpoint.api_key:
             headers["Authorization"] = f"Bearer {endpoint.api_key}"
         self._silence_s = min(endpoint.silence_s, read_s or endpoint.silence_s)

@@ -109,7 +109,7 @@ class OllamaEngine:
         if request.schema is not None:
             body["format"] = request.schema or "json"
         try:
-            async with aclosing(self._http.stream("/api/generate", body, parser=_Lines())) as events:
+            async with aclosing(self._http.stream("/api/generate", body, parser=Lines())) as events:
                 async for event in events:
                     shown = text(event["response"])
                     if event["done"]:
@@ -135,7 +135,7 @@ class OllamaEngine:
         }
 
 
-class _Lines:
+class Lines:
     """Bytes -> lines of JSON. Parts of a line are joined once, so that a long one costs linear time."""
 
     def __init__(self) -> None:

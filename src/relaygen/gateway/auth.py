@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from relaygen.errors import UserError
+from relaygen.files import whole
 
 VARIABLE = "RELAYGEN_API_KEYS"
 LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
@@ -72,9 +73,9 @@ def host_allowed(header: str, host: str) -> bool:
 
 def _read(file: Path) -> list[str]:
     try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        lines = whole(file).decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} cannot be read: {error}") from None
     keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not keys:
         raise UserError(f"{file}: there are no keys in it (one a line)")

@@ -47,6 +47,8 @@ def _shallow(value: Any, depth: int = 0) -> Any:
         raise PydanticCustomError("too_deep", "is nested deeper than {limit}", {"limit": MAX_DEPTH})
     if isinstance(value, Mapping | list):
         items = cast("Mapping[str, Any] | list[Any]", value)
+        if isinstance(items, Mapping) and isinstance(ref := items.get("$ref"), str) and ref[:1] != "#":
+            raise PydanticCustomError("remote_ref", "$ref must stay inside, as #/..., and is no address")
         for item in items.values() if isinstance(items, Mapping) else items:
             _shallow(item, depth + 1)
         return items

@@ -174,7 +174,9 @@ def _path(error: ErrorDetails) -> tuple[str | int, ...]:
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).removeprefix(".")[:200]
+    """On one line: a client's own words may be among them."""
+    dotted = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).removeprefix(".")[:200]
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in dotted)
 
 
 def _words(error: ErrorDetails) -> str:

@@ -41,7 +41,7 @@ class Entry:
 
 def folder() -> Path:
     if own := os.environ.get("RELAYGEN_CACHE"):
-        return Path(own).expanduser() / "models"
+        return _home(own) / "models"
     return platformdirs.user_cache_path("relaygen", appauthor=False) / "models"
 
 
@@ -74,8 +74,13 @@ def verify(name: str, progress: Progress = quiet) -> Path:
 
 def resolve(spec: str, progress: Progress = quiet) -> Path:
     """What a user means by `spec`: a name of the catalogue, fetched if need be, or a path of a GGUF file."""
-    if spec not in CATALOGUE and (spec.endswith(".gguf") or Path(spec).name != spec or Path(spec).is_file()):
-        return gguf.check(Path(spec).expanduser()).path
+    try:
+        if spec not in CATALOGUE and (
+            spec.endswith(".gguf") or Path(spec).name != spec or Path(spec).is_file()
+        ):
+            return gguf.check(_home(spec)).path
+    except OSError as error:  # a name that is too long, say
+        raise WeightsError(f"{spec[:100]} cannot be read: {error.strerror or error}") from None
     return pull(spec, progress)
 
 
@@ -103,6 +108,13 @@ def remove(name: str) -> int:
     return size
 
 
+def _home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
 def _file(model: Model) -> Path:
     return folder() / model.file
 
@@ -118,12 +130,15 @@ def _partial(model: Model) -> Path:
 def _problem(model: Model, progress: Progress = quiet, *, afresh: bool = False) -> str | None:
     """What is wrong with the file in the cache; None if it is the right one."""
     file = _file(model)
-    if not file.is_file():
-        return f"{model.name} is not on this machine"
-    if _is_stamped(model) and not afresh:
-        return None
-    if difference := _difference(model, file, progress):
-        return f"{file} {difference}"
+    try:
+        if not file.is_file():
+            return f"{model.name} is not on this machine"
+        if _is_stamped(model) and not afresh:
+            return None
+        if difference := _difference(model, file, progress):
+            return f"{file} {difference}"
+    except OSError as error:
+        return f"{file} cannot be read: {error.strerror or error}"
     with contextlib.suppress(OSError):  # in a cache that is read-only for us it is hashed each time
         _write_stamp(model)
     return None
@@ -135,7 +150,7 @@ def _is_stamped(model: Model) -> bool:
         file.stat().st_size == model.size_bytes
         and stamp.is_file()
         and stamp.stat().st_mtime_ns >= file.stat().st_mtime_ns
-        and stamp.read_text().startswith(model.sha256)
+        and stamp.read_bytes().startswith(model.sha256.encode())
     )
 
 

@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from relaygen.errors import UserError
+from relaygen.files import lines
 
 Row = Mapping[str, Any]
 
@@ -72,20 +73,20 @@ def checked(problems: list[Problem], where: str) -> list[Problem]:
 
 
 def columns(row: Row) -> str:
-    return ", ".join(row) or "nothing"
+    """In words, on one line, and not all of a thousand."""
+    names = ", ".join(row)[:300] or "nothing"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in names)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if content := line.removeprefix(b"\xef\xbb\xbf").strip():
-                try:
-                    row = orjson.loads(content)
-                except orjson.JSONDecodeError as error:
-                    raise UserError(f"{path}, line {number}: not a problem: no JSON, {error}") from None
-                if not isinstance(row, dict):
-                    raise UserError(f"{path}, line {number}: not a problem: no JSON object")
-                yield number, row
+    for number, line in lines(path):
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise UserError(f"{path}, line {number}: not a problem: no JSON, {error.msg}") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, line {number}: not a problem: no JSON object")
+        yield number, row
 
 
 def _csv(path: Path) -> Iterator[tuple[int, Row]]:
