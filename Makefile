@@ -24,7 +24,7 @@ bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks.handover
 
 docs: .venv/dev.stamp
-	$(BIN)/pdoc --docformat markdown --output-directory build/docs relaygen '!relaygen.cli' '!relaygen.__main__'
+	$(BIN)/python -m scripts.docs
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("relaygen needs Python 3.11 or newer, this is %d.%d: run make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
