@@ -22,18 +22,7 @@ from rich.table import Table
 from benchmarks.greedy import GREEDY, write
 from relaygen import Author, Relay, Result
 from relaygen.core.policy import alone, alternate
-
-PROBLEMS = (
-    "A baker fills 7 trays with 12 rolls each and sells 61 rolls. How many rolls are left?",
-    "Mia reads 18 pages a day. Her book has 252 pages. After how many days is she through?",
-    "A train covers 150 km in 2.5 hours. How far does it get in 4 hours at the same speed?",
-    "A shirt costs 40 dollars. It is marked down by 15 percent, then by 10 percent more. What does it cost now?",
-    "Tom has 3 times as many marbles as Ann. Together they have 64. How many has Tom?",
-    "A tank holds 900 litres and loses 4.5 litres an hour. How full is it after 2 days, in litres?",
-    "What is the sum of all odd numbers from 1 to 49?",
-    "Five workers build a wall in 12 days. How many days would eight workers need?",
-)
-
+from relaygen.tasks.prompts import PROMPTS
 
 Runs = tuple[Result, Result, Result]
 
@@ -43,7 +32,7 @@ async def measure(num_problems: int, max_tokens: int) -> list[Runs]:
     results: list[Runs] = []
     async with Relay() as relay:
         await relay.generate("Say hello.", max_tokens=8, sampling=GREEDY)  # pages in the weights
-        for number, problem in enumerate(PROBLEMS[:num_problems], 1):
+        for number, problem in enumerate(PROMPTS[:num_problems], 1):
             console.print(f"problem {number} of {num_problems}")
             relayed, often, large = [
                 await write(relay.pair, problem, policy, max_tokens)
@@ -77,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problems", type=int, default=5, choices=range(1, len(PROBLEMS) + 1))
+    parser.add_argument("--problems", type=int, default=5, choices=range(1, len(PROMPTS) + 1))
     parser.add_argument("--max-tokens", type=int, default=100)
     options = parser.parse_args()
     results = asyncio.run(measure(options.problems, options.max_tokens))

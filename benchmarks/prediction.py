@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.greedy import GREEDY, write
-from benchmarks.handover import PROBLEMS
 from relaygen import Author, Relay, Result, models
 from relaygen.analyse.predict import Speed, Work, alone_ms, break_even_share, relay_ms
 from relaygen.core.policy import alone, alternate
 from relaygen.examine import examine
+from relaygen.tasks.prompts import PROMPTS
 
 CASES = {"q4_k_m": None, "q8_0": gguf.GGMLQuantizationType.Q8_0, "f16": gguf.GGMLQuantizationType.F16}
 
@@ -75,7 +75,7 @@ async def case(name: str, num_problems: int, max_tokens: int, console: Console) 
     async with Relay(large, models.pull("qwen2.5-coder-0.5b"), policy=alternate(20)) as relay:
         await relay.generate("Say hello.", max_tokens=8, sampling=GREEDY)  # pages in the weights
         speeds = [(await examine(relay.pair.engines[author])).speed for author in Author]
-        for number, problem in enumerate(PROBLEMS[:num_problems], 1):
+        for number, problem in enumerate(PROMPTS[:num_problems], 1):
             console.print(f"{name}: problem {number} of {num_problems}")
             relayed = await relay.generate(problem, max_tokens=max_tokens, sampling=GREEDY)
             by_large = await write(relay.pair, problem, alone(Author.LARGE), max_tokens)
@@ -104,7 +104,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--problems", type=int, default=2, choices=range(1, len(PROBLEMS) + 1))
+    parser.add_argument("--problems", type=int, default=2, choices=range(1, len(PROMPTS) + 1))
     parser.add_argument("--max-tokens", type=int, default=120)
     options = parser.parse_args()
     console = Console(stderr=True)

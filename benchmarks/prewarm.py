@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.greedy import GREEDY, write
-from benchmarks.handover import PROBLEMS
 from relaygen import Relay, Result
 from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options
 from relaygen.core.policy import alternate
+from relaygen.tasks.prompts import PROMPTS
 
 
 async def measure(options: argparse.Namespace, console: Console) -> list[tuple[Result, Result]]:
@@ -36,7 +36,7 @@ async def measure(options: argparse.Namespace, console: Console) -> list[tuple[R
             policy = alternate(options.segment)
             return await write(relay.pair, problem, policy, options.max_tokens, prewarm_tokens=every)
 
-        for number, problem in enumerate(PROBLEMS[: options.problems]):
+        for number, problem in enumerate(PROMPTS[: options.problems]):
             console.print(f"problem {number + 1} of {options.problems}")
             order = (None, options.every) if number % 2 == 0 else (options.every, None)
             # Another first word, or the second run would find the prompt in the caches.
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--small", default=DEFAULT_SMALL)
     parser.add_argument("--every", type=int, default=8, help="tokens behind, at most")
     parser.add_argument("--segment", type=int, default=20, help="tokens a turn")
-    parser.add_argument("--problems", type=int, default=4, choices=range(1, len(PROBLEMS) + 1))
+    parser.add_argument("--problems", type=int, default=4, choices=range(1, len(PROMPTS) + 1))
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--threads", type=int, help="a model, on this machine")
     options = parser.parse_args()

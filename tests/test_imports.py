@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strategies": {"types", "errors", "core", "profile"},
     "api": {"types", "errors", "core", "profile", "strategies", "models", "engines", "local", "run"},
     "measure": {"types", "errors", "profile", "strategies", "run", "trace", "tasks"},
+    "bench": {"types", "errors", "core", "engines", "run", "analyse"},
     "calibrate": {"types", "errors", "engines", "trace", "analyse", "tasks"},
     "config": {"errors", "files", "toml_faults", "api"},
     "gateway": {
@@ -79,6 +80,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config",
         "gateway",
         "batch",
+        "bench",
+        "core",
         "",
     },
     "": {"api", "errors", "run", "strategies", "types"},

@@ -218,11 +218,11 @@ class Run:
                         self._note(events)
                         yield events
                     if chunk.end:
-                        self._account(ask.author, _timed(chunk.end, begun, first), begun)
+                        self._account(ask.author, chunk.end, begun, first)
                     elif generation.turn_over and received < max_tokens:
                         # Otherwise the engine ends by itself at this very token, and the connection can be kept.
                         end = TurnEnd("stop", decode_tokens=received)
-                        self._account(ask.author, _timed(end, begun, first), begun)
+                        self._account(ask.author, end, begun, first)
                         return
         except (EngineError, ContextOverflowError) as error:
             events = generation.small_failed() if ask.author is Author.SMALL else None
@@ -243,13 +243,17 @@ class Run:
                 for author, ledger in self._ledgers.items():
                     ledger.write(event.token_ids, event.text, own=author is event.author)
 
-    def _account(self, author: Author, end: TurnEnd, begun: float) -> None:
+    def _account(self, author: Author, end: TurnEnd, begun: float, first: float) -> None:
         t = self._timings[author]
+        untimed = not (end.prefill_ms or end.decode_ms)
+        if untimed:
+            end = _timed(end, begun, first)
         own_ms = (time.perf_counter() - begun) * 1000 - end.prefill_ms - end.decode_ms
         at_handover = end.prefill_ms if self._num_requests else 0.0
         self._num_requests += 1
         self._timings[author] = EngineTimings(
             requests=t.requests + 1,
+            untimed_requests=t.untimed_requests + untimed,
             prefill_tokens=t.prefill_tokens + end.prefill_tokens,
             cached_tokens=t.cached_tokens + end.cached_tokens,
             prefill_ms=t.prefill_ms + end.prefill_ms,
@@ -293,7 +297,5 @@ class Run:
 
 
 def _timed(end: TurnEnd, begun: float, first: float) -> TurnEnd:
-    """`end` with times by our clock where the engine gives none: what came before the first chunk was prefill."""
-    if end.prefill_ms or end.decode_ms:
-        return end
+    """`end` with times by our clock: what came before the first chunk was prefill."""
     return replace(end, prefill_ms=(first - begun) * 1000, decode_ms=(time.perf_counter() - first) * 1000)

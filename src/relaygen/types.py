@@ -216,6 +216,7 @@ class EngineTimings:
     or the request was closed early: then all that came before the first token counts as prefill."""
 
     requests: int = 0
+    untimed_requests: int = 0  # of these: whose times are by our clock
     prefill_tokens: int = 0
     cached_tokens: int = 0
     prefill_ms: float = 0.0

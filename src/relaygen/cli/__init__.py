@@ -11,6 +11,7 @@ import typer
 from relaygen import __version__
 from relaygen.cli import (
     batch,
+    bench,
     calibrate,
     doctor,
     eval,
@@ -40,6 +41,7 @@ app.command("doctor")(doctor.doctor)
 app.command("launch")(launch.launch)
 app.command("replay")(replay.replay)
 app.command("eval")(eval.evaluate_strategies)
+app.command("bench")(bench.measure_speed)
 app.command("calibrate")(calibrate.calibrate)
 app.command("simulate")(simulate.simulate)
 app.add_typer(models.app, name="models")
