@@ -17,6 +17,9 @@ from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
 from relaygen.api import Options, Relay
+from relaygen.chaos import proxy as chaos
+from relaygen.chaos.faults import Fault, Kind, Stage
+from relaygen.engines.base import Request
 from relaygen.engines.http import Endpoint, Http
 from relaygen.engines.open import connect
 from relaygen.engines.probe import probe
@@ -26,6 +29,11 @@ from relaygen.errors import (
     EngineUnreachableError,
     UserError,
 )
+from relaygen.simulate.script import Library
+from relaygen.simulate.server import Settings as SimulatorSettings
+from relaygen.simulate.speed import Speed
+from relaygen.simulate.vllm import SimulatedVllm
+from relaygen.types import Message, Sampling
 from tests.asking import (
     SCRIPT,
     engine_of,
@@ -70,6 +78,54 @@ async def test_a_stale_keep_alive_socket_is_replaced_once() -> None:
     assert num_requests["any"] == 4
 
 
+async def test_a_reused_connection_that_was_reset_is_replaced_once() -> None:
+    """As balancers and firewalls do to idle ones."""
+    fake = FakeVllm(SCRIPT)
+    async with fake.running() as target:
+        proxy = chaos.Proxy(target)
+        async with proxy.running() as url:
+            http = Http(Endpoint(url))
+            for kind in (Kind.RESET, Kind.CLOSE):
+                await http.post("/tokenize", {"prompt": "a"})
+                struck = len(proxy.struck)
+                befalls, begin = Fault(kind, Stage.REUSE), proxy.num_requests
+                proxy.plan = lambda number: befalls if number == begin else None  # noqa: B023
+                assert "tokens" in await http.post("/tokenize", {"prompt": "a"})
+                assert len(proxy.struck) == struck + 1
+            await http.close()
+
+
+@pytest.mark.parametrize("at", [22, 24, 30, 42, 44])
+async def test_damaged_chunks_are_no_reason_to_wait_for_ever(at: int) -> None:
+    """aiohttp's parser closes the connection then, and tells nobody."""
+    event = b'data: {"a": 1}\n\n'
+    data = bytearray(b"%x\r\n%b\r\n" % (len(event), event) * 4 + b"0\r\n\r\n")
+    data[at : at + 16] = b"\xff" * 16
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for start in range(0, len(data), 7):
+                writer.write(data[start : start + 7])
+                await writer.drain()
+                await asyncio.sleep(0.002)
+            await reader.read()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        http = Http(Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", silence_s=0.3))
+        with pytest.raises(EngineError):
+            async with asyncio.timeout(20):
+                async for value in http.stream("/x", {}):
+                    assert value == {"a": 1}
+        await http.close()
+
+
 async def test_a_request_is_sent_at_most_twice() -> None:
     num_requests = {"any": 0}
 
@@ -93,6 +149,22 @@ async def test_a_finished_stream_leaves_its_connection_to_the_next() -> None:
         for _ in range(5):
             assert finish(await read(engine, request_for(fake, max_tokens=3))) == "length"
     assert fake.num_connections <= 2  # one is the probe's
+
+
+async def test_what_is_late_after_the_finish_reason_is_not_waited_for() -> None:
+    library = Library.read()
+    server = SimulatedVllm(SimulatorSettings("m", Speed.of(20_000, 1_000_000)), library)
+    async with server.running() as target:
+        proxy = chaos.Proxy(target)
+        async with proxy.running() as url:
+            engine = await connect(url, name="x", api_key=None, context_tokens=0, silence_s=60)
+            _, ids = await engine.render([Message("user", "?")])
+            proxy.plan = lambda number: None if proxy.struck else Fault(Kind.STALL, Stage.END, 60)
+            request = Request(ids, 5, (), Sampling(temperature=0), 1)
+            async with asyncio.timeout(30):
+                assert finish(await read(engine, request)) == "length"
+            assert [fault.kind for _, fault in proxy.struck] == [Kind.STALL]
+            await engine.close()
 
 
 # ---- limits

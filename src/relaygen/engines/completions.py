@@ -10,8 +10,9 @@ names, and vLLM takes no notice of a field that it does not know.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -26,6 +27,7 @@ from relaygen.errors import EngineCutError, EngineError, EngineProtocolError, Us
 from relaygen.types import Candidate, Chunk, Message, Piece, TokenLogprob, TurnEnd
 
 T = TypeVar("T")
+_AFTER_FINISH_S = 2.0
 _TAIL = 64  # characters: longer than any stop string
 
 
@@ -143,6 +145,9 @@ class CompletionsSession:
                         last = pieces
                         if not reader.finish:
                             yield Chunk(tuple(pieces))
+                    if reader.finish:
+                        await reader.rest(events)
+                        break
         except EngineError:
             if not reader.finish:  # what fails after the finish reason does no harm
                 raise
@@ -227,6 +232,13 @@ class _Reader:
         self.finish = "length" if reason == "length" else "stop" if self.stopped else "eos"
         self._last = await self._aligner.end(eos=self.finish == "eos", cut=self.stopped)
         return self._last
+
+    async def rest(self, events: AsyncGenerator[Any]) -> None:
+        """What follows the finish reason: usage, and the end. It is not worth a long wait."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_AFTER_FINISH_S):
+                async for event in events:
+                    await self.read(event)
 
     async def _logprobs(self, choice: Mapping[str, Any]) -> list[TokenLogprob]:
         num, value = self._request.top_logprobs, choice.get("logprobs")

@@ -7,6 +7,7 @@ reused connection which the server had closed meanwhile (vLLM does so after 5 s,
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from relaygen.errors import (
 )
 
 _LINGER_S = 0.2
+_CLOSED_MEANWHILE = (None, errno.ECONNRESET, errno.EPIPE)  # balancers and firewalls reset what was idle
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # scores of a long text are tens of megabytes
 _MAX_REFUSAL_BYTES = 64 * 1024
 SILENCE_S = 600.0  # a long prompt on a CPU takes minutes before its first token
@@ -111,7 +113,7 @@ class Http:
         async with self._open("POST", path, orjson.dumps(body), headers) as response:
             if affinity:
                 affinity.learn(response.headers)
-            async for read in response.content.iter_any():
+            async for read in self._reads(response):
                 for data in parser.feed(read):
                     if data == b"[DONE]":
                         # The connection can be used again only when the body has been read to its end.
@@ -134,7 +136,7 @@ class Http:
                 if 300 <= response.status < 400:
                     raise self._moved(response)
                 if response.status != 200:
-                    raise self._refusal(response.status, await _beginning(response))
+                    raise self._refusal(response.status, await self._beginning(response))
                 yield response
         except (RelayError, asyncio.CancelledError):
             raise
@@ -187,12 +189,16 @@ class Http:
         )
         try:
             return await send()
-        except (aiohttp.ServerDisconnectedError, ConnectionResetError):
+        except aiohttp.ClientConnectorError:
+            raise  # nobody is there
+        except (aiohttp.ServerDisconnectedError, ConnectionResetError, aiohttp.ClientOSError) as error:
+            if isinstance(error, OSError) and error.errno not in _CLOSED_MEANWHILE:
+                raise
             return await send()
 
     async def _whole(self, response: aiohttp.ClientResponse, path: str) -> bytes:
         data = bytearray()
-        async for part in response.content.iter_any():
+        async for part in self._reads(response):
             data += part
             if len(data) > MAX_ANSWER_BYTES:
                 raise EngineProtocolError(
@@ -200,6 +206,25 @@ class Http:
                     engine=self.endpoint.name,
                 )
         return bytes(data)
+
+    async def _beginning(self, response: aiohttp.ClientResponse) -> bytes:
+        """Of a refusal: enough for its message."""
+        data = bytearray()
+        async for part in self._reads(response):
+            data += part
+            if len(data) >= _MAX_REFUSAL_BYTES:
+                break
+        return bytes(data)
+
+    async def _reads(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+        """The body as it comes. With a limit of our own to silence: aiohttp forgets the reader of a body whose chunks
+        turn out to be damaged, and its own limit with it."""
+        while True:
+            async with asyncio.timeout(self._silence_s):
+                data = await response.content.readany()
+            if not data:
+                return
+            yield data
 
     def _moved(self, response: aiohttp.ClientResponse) -> EngineRefusedError:
         """A redirect is not followed: whoever answers here could send the key to another host."""
@@ -248,16 +273,6 @@ class OverHttp(Protocol):
 
     @property
     def http(self) -> Http: ...
-
-
-async def _beginning(response: aiohttp.ClientResponse) -> bytes:
-    """Of a refusal: enough for its message."""
-    data = bytearray()
-    async for part in response.content.iter_any():
-        data += part
-        if len(data) >= _MAX_REFUSAL_BYTES:
-            break
-    return bytes(data)
 
 
 def _error_of(body: bytes) -> tuple[str, str]:
