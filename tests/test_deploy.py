@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 import yaml
-from starlette.routing import Route
 from typer.testing import CliRunner
 
 from relaygen import config
 from relaygen.cli import app
 from relaygen.config import Settings
-from relaygen.gateway.app import Gateway
 from relaygen.gateway.auth import VARIABLE
 from tests.serving import serving
 
@@ -142,8 +140,6 @@ async def test_the_gateway_answers_its_probes() -> None:
     paths = [container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
     assert paths == ["/ready", "/health"]
     async with serving() as gateway:
-        routes = {route.path for route in Gateway(gateway.service).routes() if isinstance(route, Route)}
-        assert set(paths) <= routes
         for path in paths:
             async with gateway.http.get(gateway.url + path) as response:
                 assert response.status == 200
