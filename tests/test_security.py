@@ -300,6 +300,14 @@ def test_a_file_without_end_is_given_up(command: str) -> None:
     assert "right file" in done.stderr or "larger than" in done.stderr
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize("command", ["profiles show generic --json", "models list --json", "--version"])
+def test_a_closed_output_is_no_fault(command: str) -> None:
+    line = f'"$0" -m relaygen {command} >&-'
+    done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # ---- what is public is explained
 
 

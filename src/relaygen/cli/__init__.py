@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 
 import typer
 
@@ -65,6 +66,9 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 
 def main() -> None:
     """Entry point. Our errors become one line on stderr and the exit code of their type; wrong usage is 2, Ctrl-C 130."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller (>&-): what is written is not wanted
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A model may write what the encoding of the terminal does not have.
