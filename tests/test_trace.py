@@ -57,6 +57,7 @@ RESULT = Result(
 )
 ENGINE_KEYS = {
     "requests",
+    "untimed_requests",
     "prefill_tokens",
     "cached_tokens",
     "prefill_ms",
