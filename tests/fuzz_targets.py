@@ -14,7 +14,7 @@ from relaygen import config, gguf, profile, trace
 from relaygen.analyse import scored
 from relaygen.engines import ollama
 from relaygen.engines.http import Parser
-from relaygen.engines.sse import EventTooLongError, SSEParser
+from relaygen.engines.sse import DamagedEventError, EventTooLongError, SSEParser
 from relaygen.errors import UserError
 from relaygen.gateway.auth import load as load_keys
 from relaygen.gateway.wire import chat_job, completion_job
@@ -117,6 +117,6 @@ def run(name: str, data: bytes) -> None:
 def _refusal(take: Callable[[bytes], object], data: bytes) -> str:
     try:
         take(data)
-    except (UserError, EventTooLongError) as error:
+    except (UserError, EventTooLongError, DamagedEventError) as error:
         return str(error)
     return ""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relaygen.engines import sse
-from relaygen.engines.sse import EventTooLongError, SSEParser
+from relaygen.engines.sse import DamagedEventError, EventTooLongError, SSEParser
 
 GOLDEN: list[tuple[bytes, list[bytes]]] = [
     (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
@@ -43,17 +43,34 @@ def test_golden_in_every_cut(stream: bytes, events: list[bytes]) -> None:
 )
 def test_chunks_change_nothing(parts: list[bytes], sizes: list[int]) -> None:
     stream = b"".join(parts)
-    whole = SSEParser().feed(stream)
-    parser, events, at = SSEParser(), list[bytes](), 0
+    chunks, at = list[bytes](), 0
     for size in sizes:
-        events += parser.feed(stream[at : at + size])
+        chunks.append(stream[at : at + size])
         at += size
-    assert events + parser.feed(stream[at:]) == whole
+    (whole, damaged), (events, damaged_too) = read([stream]), read([*chunks, stream[at:]])
+    assert damaged == damaged_too
+    assert damaged or events == whole
+
+
+def read(chunks: list[bytes]) -> tuple[list[bytes], bool]:
+    """The events, and whether one was damaged."""
+    parser, events = SSEParser(), list[bytes]()
+    try:
+        for chunk in chunks:
+            events += parser.feed(chunk)
+    except DamagedEventError:
+        return events, True
+    return events, False
 
 
 @given(st.binary())
 def test_no_bytes_make_it_fail(stream: bytes) -> None:
-    SSEParser().feed(stream)
+    read([stream])
+
+
+def test_a_damaged_field_name_is_not_skipped() -> None:
+    assert read([b"data: a\n\n", b"d\xffta: b\n\n"]) == ([b"a"], True)
+    assert read([b": d\xff\n\n", b"data: \xff\n\n"]) == ([b"\xff"], False)
 
 
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import orjson
 
 from relaygen.engines.affinity import Affinity
 from relaygen.engines.connection import open_session, reason, why_not_connected
-from relaygen.engines.sse import EventTooLongError, SSEParser
+from relaygen.engines.sse import DamagedEventError, EventTooLongError, SSEParser
 from relaygen.errors import (
     ContextOverflowError,
     EngineCutError,
@@ -140,7 +140,7 @@ class Http:
                 yield response
         except (RelayError, asyncio.CancelledError):
             raise
-        except EventTooLongError as error:
+        except (EventTooLongError, DamagedEventError) as error:
             raise EngineProtocolError(self._says(f"sent {error}"), engine=self.endpoint.name) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             what = self._says(why_not_connected(error))

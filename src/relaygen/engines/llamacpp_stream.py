@@ -126,6 +126,8 @@ class Reader:
         wrote wherever it writes as the tokeniser would, and a true spelling of the text anyway."""
         if all(token.id is not None for token in held):
             return held
+        if text.isascii():  # no character was incomplete: the event of a token has not come
+            raise ValueError("an event is missing")
         ids = await self._engine.tokenize(text)
         if len(ids) != len(held):
             return [_Token(token_id) for token_id in ids]

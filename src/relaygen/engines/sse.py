@@ -16,6 +16,11 @@ class EventTooLongError(ValueError):
     """More than MAX_EVENT_BYTES without the end of an event."""
 
 
+class DamagedEventError(ValueError):
+    """A field's name is not ASCII. Unknown fields are skipped, but no server sends such a one: it was "data", and to skip it
+    would lose a token."""
+
+
 class SSEParser:
     def __init__(self) -> None:
         # An unfinished line, in parts: joined once, so that long lines cost linear time.
@@ -68,3 +73,5 @@ class SSEParser:
         if field == b"data":
             self._data.append(value.removeprefix(b" "))
             self._size += len(value)
+        elif not field.isascii():
+            raise DamagedEventError("an event with a damaged field name")
