@@ -19,7 +19,7 @@ from relaygen.analyse.timing import Pass, Sample
 from relaygen.core.policy import Policy
 from relaygen.engines.base import Engine
 from relaygen.engines.http import OverHttp
-from relaygen.errors import EngineError
+from relaygen.errors import EngineError, RelayError
 from relaygen.run import Pair, Run
 from relaygen.types import Author, Event, Message, Sampling, Token
 
@@ -52,25 +52,25 @@ async def bench(pair: Pair, plan: Plan, *, on_done: Callable[[], None]) -> list[
 
     async def at_once(way: str, number: int, prompts: Sequence[str], max_tokens: int) -> Pass:
         begun = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(_sample(pair, plan, way, f"({next(numbers)}) {prompt}", max_tokens))
-                for prompt in prompts
-            ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(_sample(pair, plan, way, f"({next(numbers)}) {prompt}", max_tokens))
+                    for prompt in prompts
+                ]
+        except* RelayError as errors:
+            raise errors.exceptions[0] from None
         wall_ms = (time.perf_counter() - begun) * 1000
         return Pass(way, number, wall_ms, tuple(task.result() for task in tasks))
 
     ways = list(plan.ways)
     passes: list[Pass] = []
-    try:
-        for way in ways:  # pages in the weights, opens the connections
-            await at_once(way, 0, plan.prompts[:1], _WARM_UP_TOKENS)
-        for number, prompts in enumerate(plan.groups(), 1):
-            for way in ways if number % 2 else reversed(ways):
-                passes.append(await at_once(way, number, prompts, plan.max_tokens))
-                on_done()
-    except* EngineError as errors:
-        raise _first(errors) from None
+    for way in ways:  # pages in the weights, opens the connections
+        await at_once(way, 0, plan.prompts[:1], _WARM_UP_TOKENS)
+    for number, prompts in enumerate(plan.groups(), 1):
+        for way in ways if number % 2 else reversed(ways):
+            passes.append(await at_once(way, number, prompts, plan.max_tokens))
+            on_done()
     return passes
 
 
@@ -125,8 +125,3 @@ async def _sample(pair: Pair, plan: Plan, way: str, prompt: str, max_tokens: int
 
 def _writer(batch: Sequence[Event]) -> Author | None:
     return next((event.author for event in batch if isinstance(event, Token)), None)
-
-
-def _first(errors: BaseExceptionGroup[EngineError]) -> EngineError:
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

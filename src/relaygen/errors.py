@@ -95,3 +95,8 @@ class EngineProtocolError(EngineError):
 
 class EngineCutError(EngineError):
     pass
+
+
+def one_line(words: str) -> str:
+    """`words` of somebody else, fit for a message: without line ends and other control characters."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)

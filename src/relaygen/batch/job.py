@@ -10,6 +10,7 @@ from relaygen.batch.index import Index
 from relaygen.batch.lines import Asked, Fault, Outcome, unsettled
 from relaygen.batch.outbox import Outbox
 from relaygen.errors import EngineError, RelayError
+from relaygen.types import Usage
 
 Requests = Iterator[tuple[int, Asked | Fault]]
 Answer = Callable[[Asked], Awaitable[Outcome]]
@@ -37,12 +38,9 @@ class Tally:
             self.failure = outcome.message
 
     @property
-    def tokens(self) -> int:
-        return self.large_tokens + self.small_tokens
-
-    @property
-    def small_share(self) -> float:
-        return self.small_tokens / self.tokens if self.tokens else 0.0
+    def usage(self) -> Usage:
+        """Of what was written; the prompts are not counted."""
+        return Usage(large_tokens=self.large_tokens, small_tokens=self.small_tokens)
 
 
 async def work(

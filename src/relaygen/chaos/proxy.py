@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from relaygen.chaos.faults import Fault, Kind, Plan, Stage, nothing
 from relaygen.errors import UserError
+from relaygen.waiting import first
 
 _READ_BYTES = 64 * 1024
 _CORRUPT_BYTES = 16
@@ -154,16 +155,7 @@ class _Link:
                 self._exchange.fault = None
                 await self._strike(fault, self._to_client, b"", b"")
             from_server, to_server = await self._proxy.connect()
-            pumps = [
-                asyncio.create_task(self._pass_requests(to_server)),
-                asyncio.create_task(self._pass_answers(from_server)),
-            ]
-            try:
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for pump in pumps:
-                    pump.cancel()
-                await asyncio.gather(*pumps, return_exceptions=True)
+            await first(self._pass_requests(to_server), self._pass_answers(from_server))
         except (_Broken, OSError):
             pass
         finally:

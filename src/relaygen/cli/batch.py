@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 
 from relaygen import config
 from relaygen.batch.index import Index
@@ -23,18 +23,12 @@ from relaygen.batch.job import Answer, Requests, Tally, work
 from relaygen.batch.lines import read
 from relaygen.batch.outbox import Outbox
 from relaygen.cli.models import fetching
+from relaygen.cli.progress import counting
 from relaygen.config import Settings
 from relaygen.errors import EngineError, UserError
 from relaygen.models import resolve
 
 _REMOTE = 64  # requests at work at once, where not said
-_COLUMNS = (
-    TextColumn("{task.description}"),
-    BarColumn(),
-    MofNCompleteColumn(),
-    TimeRemainingColumn(),
-    TextColumn("{task.fields[speed]}"),
-)
 
 
 def batch(
@@ -46,7 +40,7 @@ def batch(
     large: Annotated[str | None, typer.Option(help="As for `serve`.")] = None,
     small: Annotated[str | None, typer.Option(help="As for `serve`.")] = None,
     profile: Annotated[str | None, typer.Option(help="As for `serve`.")] = None,
-    policy: Annotated[str | None, typer.Option(help="segment, phase, large or small.")] = None,
+    policy: Annotated[str | None, typer.Option(help="As for `serve`.")] = None,
     model: Annotated[
         str | None,
         typer.Option(help="In place of the `model` of each request: relaygen, relaygen:large, …"),
@@ -112,7 +106,7 @@ def batch(
             "settled_before": outbox.num_settled,
             **asdict(tally),
             "refused": refused,
-            "small_share": round(tally.small_share, 4),
+            "small_share": round(tally.usage.small_share, 4),
             "seconds": round(time.perf_counter() - begun, 3),
         }
         sys.stdout.buffer.write(orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
@@ -132,12 +126,14 @@ async def _work(
         with err.status("loading the models"):
             answer = await stack.enter_async_context(answering)
         begun = time.perf_counter()
-        with Progress(*_COLUMNS, console=err) as bar:
+        with counting(err, TextColumn("{task.fields[speed]}")) as bar:
             task = bar.add_task("answers", total=index.num_lines - outbox.num_settled, speed="")
 
             def on_done() -> None:
-                speed = tally.tokens / (time.perf_counter() - begun)
-                bar.update(task, advance=1, speed=f"{speed:,.0f} tokens/s, {tally.small_share:.0%} small")
+                speed = tally.usage.completion_tokens / (time.perf_counter() - begun)
+                bar.update(
+                    task, advance=1, speed=f"{speed:,.0f} tokens/s, {tally.usage.small_share:.0%} small"
+                )
 
             await work(todo, index, outbox, answer, concurrency=concurrency, tally=tally, on_done=on_done)
 

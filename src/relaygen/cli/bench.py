@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import orjson
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from relaygen import profile as profiles
 from relaygen.analyse.timing import Pass, Spread, Way, speed_up, way
@@ -19,6 +19,7 @@ from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options, Relay
 from relaygen.bench import Plan, bench, round_trip_ms
 from relaygen.cli.data import DATA_HELP, Fields, load
 from relaygen.cli.models import fetching
+from relaygen.cli.progress import counting, opened
 from relaygen.cli.run import MODEL_HELP
 from relaygen.core.policy import alone
 from relaygen.errors import UserError
@@ -75,9 +76,13 @@ def measure_speed(
     with fetching() as bars:
         for model in relay.local_models:
             resolve(model, bars)
-    passes, trip = asyncio.run(
-        _bench(relay, policy, texts[:prompts], rounds, concurrency, max_tokens, temperature, seed)
-    )
+
+    def plan() -> Plan:
+        sampling = replace(relay.profile.sampling.values(), temperature=temperature, seed=seed)
+        policies = {policy: relay.policy, _LARGE_ALONE: alone(Author.LARGE)}
+        return Plan(policies, texts[:prompts], rounds, concurrency, max_tokens, sampling)
+
+    passes, trip = asyncio.run(_bench(relay, plan))
     ways = [way([p for p in passes if p.way == name], trip) for name in (policy, _LARGE_ALONE)]
     ratio = speed_up(passes, policy, _LARGE_ALONE)
     if json:
@@ -86,32 +91,16 @@ def measure_speed(
         Console(highlight=False).print(table(ways, ratio))
 
 
-async def _bench(
-    relay: Relay,
-    policy: str,
-    prompts: list[str],
-    rounds: int,
-    concurrency: int,
-    max_tokens: int,
-    temperature: float,
-    seed: int,
-) -> tuple[list[Pass], float | None]:
+async def _bench(relay: Relay, plan_for_open: Callable[[], Plan]) -> tuple[list[Pass], float | None]:
     console = Console(stderr=True, highlight=False)
-    with console.status("loading the models"):
-        await relay.__aenter__()
-    try:
-        sampling = replace(relay.profile.sampling.values(), temperature=temperature, seed=seed)
-        ways = {policy: relay.policy, _LARGE_ALONE: alone(Author.LARGE)}
-        plan = Plan(ways, prompts, rounds, concurrency, max_tokens, sampling)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("passes", total=len(plan.groups()) * len(ways))
+    async with opened(relay, console):
+        plan = plan_for_open()
+        with counting(console) as bar:
+            task = bar.add_task("passes", total=len(plan.groups()) * len(plan.ways))
             passes = await bench(relay.pair, plan, on_done=lambda: bar.advance(task))
         trips = [await round_trip_ms(engine) for engine in relay.pair.engines.values()]
-        known = [trip for trip in trips if trip is not None]
-        return passes, statistics.fmean(known) if len(known) == len(trips) else None
-    finally:
-        await relay.__aexit__(None, None, None)
+    known = [trip for trip in trips if trip is not None]
+    return passes, statistics.fmean(known) if len(known) == len(trips) else None
 
 
 def _as_json(ways: list[Way], ratio: Spread | None) -> dict[str, Any]:

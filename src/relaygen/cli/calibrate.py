@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 import orjson
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +28,7 @@ from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL
 from relaygen.calibrate import Writing, digest, same_settings, score_traces, write_traces
 from relaygen.cli.data import DATA_HELP, Fields, load
 from relaygen.cli.models import fetching
+from relaygen.cli.progress import counting
 from relaygen.cli.run import MODEL_HELP
 from relaygen.engines.base import Engine
 from relaygen.engines.open import is_url, open_engine
@@ -297,8 +297,7 @@ def _engine(job: _Job, author: Author) -> AbstractAsyncContextManager[Engine]:
 
 @contextmanager
 def _bars(console: Console) -> Generator[Bar]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
+    with counting(console) as progress:
 
         def bar(what: str, total: int) -> Callable[[], None]:
             task = progress.add_task(what, total=total)

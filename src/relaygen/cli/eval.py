@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from relaygen import profile as profiles
 from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL, Options, Relay
 from relaygen.cli.data import DATA_HELP, Fields, load
 from relaygen.cli.made import command, environment, how_it_was_made, what_was_compared
 from relaygen.cli.models import fetching
+from relaygen.cli.progress import counting, opened
 from relaygen.errors import EngineError, UserError
 from relaygen.measure import Line, Plan, Strategy, measure, sessions
 from relaygen.models import resolve
@@ -157,27 +157,21 @@ async def _measure(
     relay: Relay, plan_for: Callable[[Profile], Plan], out: Path
 ) -> tuple[list[Line], list[str]]:
     console = Console(stderr=True, highlight=False)
-    with console.status("loading the models"):
-        await relay.__aenter__()
-    try:
+    async with opened(relay, console):
         plan = plan_for(relay.profile)
-        models = {author.value: engine.info.model for author, engine in relay.pair.engines.items()}
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
+        engines = {author.value: engine.info for author, engine in relay.pair.engines.items()}
+        session = {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": command(sys.argv[1:]),
+            "concurrency": plan.concurrency,
+            "environment": environment({author: info.dialect for author, info in engines.items()}),
+        }
+        models = {author: info.model for author, info in engines.items()}
+        with counting(console) as bar:
             task = bar.add_task("answers", total=plan.num_generations)
-            session = {
-                "started": datetime.now(UTC).isoformat(timespec="seconds"),
-                "command": command(sys.argv[1:]),
-                "concurrency": plan.concurrency,
-                "environment": environment(
-                    {author.value: engine.info.dialect for author, engine in relay.pair.engines.items()}
-                ),
-            }
             return await measure(
                 relay.pair, plan, out, models=models, session=session, on_done=lambda: bar.advance(task)
             )
-    finally:
-        await relay.__aexit__(None, None, None)
 
 
 def _part(name: str) -> tuple[str, str, Profile | None]:

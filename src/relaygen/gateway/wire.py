@@ -11,7 +11,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from relaygen.errors import ContextOverflowError, RelayError, UserError
+from relaygen.errors import ContextOverflowError, RelayError, UserError, one_line
 from relaygen.gateway.schema import ChatBody, ChatMessage, CompletionBody, Generate
 from relaygen.types import Author, Message
 
@@ -176,7 +176,7 @@ def _path(error: ErrorDetails) -> tuple[str | int, ...]:
 def _dotted(path: tuple[str | int, ...]) -> str:
     """On one line: a client's own words may be among them."""
     dotted = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).removeprefix(".")[:200]
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in dotted)
+    return one_line(dotted)
 
 
 def _words(error: ErrorDetails) -> str:

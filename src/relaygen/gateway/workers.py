@@ -13,7 +13,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from relaygen.gateway.auth import Keys
 from relaygen.gateway.channel import Channel
 from relaygen.gateway.log import log
 from relaygen.gateway.totals import Family, Totals, single
+from relaygen.waiting import first, how_ended
 
 _FIRST_PAUSE_S = 1.0  # before a worker that died is started again; doubled each time
 _LONGEST_PAUSE_S = 30.0
@@ -138,7 +139,7 @@ class _Parent:
         try:
             async with asyncio.TaskGroup() as group:
                 keepers = [group.create_task(self._keep(n)) for n in range(self._settings.workers)]
-                await _first(self._all_ready.wait(), self._stopping.wait())
+                await first(self._all_ready.wait(), self._stopping.wait())
                 if not self._stopping.is_set():
                     tasks = [group.create_task(self._accept()), group.create_task(self._look())]
                     started()
@@ -175,12 +176,12 @@ class _Parent:
                 return
             if not self._all_ready.is_set():
                 raise ResourceError(
-                    f"a worker ended before it was ready ({_how(code)}): the lines above say why"
+                    f"a worker ended before it was ready ({how_ended(code)}): the lines above say why"
                 )
             lived_s = loop.time() - begun
             pause_s = _FIRST_PAUSE_S if lived_s > _STEADY_S else pause_s
-            log("worker ended", level=logging.ERROR, worker=number, how=_how(code), again_in_s=pause_s)
-            await _first(asyncio.sleep(pause_s), self._stopping.wait())
+            log("worker ended", level=logging.ERROR, worker=number, how=how_ended(code), again_in_s=pause_s)
+            await first(asyncio.sleep(pause_s), self._stopping.wait())
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self._num_restarts += 1
 
@@ -285,18 +286,3 @@ class _Parent:
                     worker.last = self._num_connections
                     return
             await asyncio.sleep(_RETRY_S)
-
-
-async def _first(*work: Awaitable[Any]) -> None:
-    """Waits for one of them, and gives up the others."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

@@ -15,6 +15,7 @@ import aiohttp
 from relaygen.errors import ResourceError, UserError
 from relaygen.launch.commands import Command
 from relaygen.types import Author
+from relaygen.waiting import how_ended
 
 STOP_S = 15.0  # from the polite end to the other one
 _POLL_S = 0.5
@@ -86,12 +87,8 @@ async def _watch(child: asyncio.subprocess.Process, command: Command, ended: asy
     code = await child.wait()
     if not ended.done():
         ended.set_result(
-            f"the {command.author.value} model's server ended ({_how(code)}): its last lines say why"
+            f"the {command.author.value} model's server ended ({how_ended(code)}): its last lines say why"
         )
-
-
-def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
 async def _first(work: Awaitable[None], ended: asyncio.Future[str]) -> bool:

@@ -1,4 +1,4 @@
-"""A bench as a table, and as JSON."""
+"""A bench as a table."""
 
 from __future__ import annotations
 

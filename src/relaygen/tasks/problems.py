@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, Field, ValidationError
 
-from relaygen.errors import UserError
+from relaygen.errors import UserError, one_line
 from relaygen.files import lines
 
 Row = Mapping[str, Any]
@@ -75,7 +75,7 @@ def checked(problems: list[Problem], where: str) -> list[Problem]:
 def columns(row: Row) -> str:
     """In words, on one line, and not all of a thousand."""
     names = ", ".join(row)[:300] or "nothing"
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in names)
+    return one_line(names)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
