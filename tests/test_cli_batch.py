@@ -10,9 +10,13 @@ from pathlib import Path
 from sys import executable
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 
+from relaygen.batch.cluster import Member
+from relaygen.config import Settings as OurSettings
+from relaygen.errors import EngineUnreachableError
 from relaygen.simulate.script import Library
 from relaygen.simulate.server import Settings
 from relaygen.simulate.speed import Speed
@@ -93,3 +97,54 @@ async def test_exit_codes(engines: list[str], tmp_path: Path) -> None:
     code, _, err = await run(refused, tmp_path / "new", "--large", "http://127.0.0.1:9", *engines[2:])
     assert code == 5
     assert "cannot be reached" in err
+
+
+# --- on a Ray cluster
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_process_of_the_cluster_is_killed(engines: list[str], tmp_path: Path) -> None:
+    """Nothing is lost, nothing is there twice, and nothing of Ray is left."""
+    asked, out = write(tmp_path / "in", 60), tmp_path / "out"
+    process = await start(asked, out, *engines, "--ray", "2", "--json")
+    children: list[psutil.Process] = []
+    while not out.exists() or out.read_bytes().count(b"\n") < 5:
+        assert process.returncode is None, await process.communicate()
+        await asyncio.sleep(0.05)
+    children = psutil.Process(process.pid).children(recursive=True)
+    members = [
+        child for child in children if child.cmdline() and child.cmdline()[0].startswith("ray::Member")
+    ]
+    assert len(members) == 2
+    members[0].kill()
+    told, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    assert json.loads(told)["answered"] == 60
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(int(line["custom_id"]) for line in lines) == list(range(60))
+    assert {line["response"]["body"]["choices"][0]["message"]["content"] for line in lines} == {
+        lines[0]["response"]["body"]["choices"][0]["message"]["content"]
+    }
+    assert psutil.wait_procs(children, timeout=30)[1] == []
+
+
+async def test_a_process_of_the_cluster_says_why_it_cannot_work() -> None:
+    settings = OurSettings(large="vllm+http://127.0.0.1:9", small="vllm+http://127.0.0.1:9")
+    fault = await Member(settings, None).fault()
+    assert isinstance(fault, EngineUnreachableError)
+
+
+async def test_models_on_this_machine_are_not_for_a_cluster(tmp_path: Path) -> None:
+    code, _, err = await run(
+        write(tmp_path / "in", 1),
+        tmp_path / "out",
+        "--ray",
+        "2",
+        "--large",
+        "smollm2-135m",
+        "--small",
+        "smollm2-135m",
+    )
+    assert code == 2
+    assert "are addresses of servers" in err

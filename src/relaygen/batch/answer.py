@@ -42,11 +42,11 @@ class Answerer:
                     return Outcome("refused", line)
                 pause = next(pauses, None) if error.retryable else None
                 if pause is None:
-                    return _failed(asked, error)
+                    return failed(asked, error)
                 await asyncio.sleep(pause)
             except Exception as defect:
                 _log.exception("a defect, met by the request %r", asked.custom_id[:100])
-                return _failed(asked, RelayError(f"an internal error: {defect!r}"))
+                return failed(asked, RelayError(f"an internal error: {defect!r}"))
 
     async def _answer(self, asked: Asked) -> Outcome:
         request = await self._service.prepare(self._job(asked), time.perf_counter())
@@ -80,11 +80,10 @@ class Answerer:
                 )
 
 
-def _failed(asked: Asked, error: RelayError) -> Outcome:
+def failed(asked: Asked, error: RelayError) -> Outcome:
     what = error_body(error)["error"]
-    return Outcome(
-        "failed", unsettled(asked.custom_id, what["code"], what["message"]), message=what["message"]
-    )
+    line = unsettled(asked.custom_id, what["code"], what["message"])
+    return Outcome("failed", line, message=what["message"])
 
 
 @asynccontextmanager

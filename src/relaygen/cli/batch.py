@@ -50,7 +50,16 @@ def batch(
         typer.Option(
             min=1,
             max=10_000,
-            help=f"Requests at work at once. Default: {_REMOTE}; with a model on this machine 4.",
+            help=f"Requests at work at once. Default: {_REMOTE} a process; with a model on this machine 4.",
+        ),
+    ] = None,
+    ray: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1000,
+            metavar="N",
+            help="Spread the work over N processes of the Ray cluster of RAY_ADDRESS, or of one started here.",
         ),
     ] = None,
     context: Annotated[
@@ -71,6 +80,8 @@ def batch(
 
         relaygen batch in.jsonl out.jsonl --large http://gpu1:8000,http://gpu2:8000 --small http://gpu3:8001 --concurrency 200
 
+        RAY_ADDRESS=head:6379 relaygen batch in.jsonl out.jsonl --large http://gpu1:8000 --small http://gpu3:8001 --ray 8
+
         relaygen batch from-openai.jsonl out.jsonl --model relaygen --json
     """
     flags: dict[str, Any] = {
@@ -85,7 +96,7 @@ def batch(
     if answers.exists() and requests.exists() and answers.samefile(requests):
         raise UserError(f"{answers} holds the requests: name another file for the answers")
     relay = settings.relay()
-    at_once = concurrency or (settings.slots if relay.local_models else _REMOTE)
+    at_once = concurrency or (settings.slots if relay.local_models else _REMOTE * (ray or 1))
     err = Console(stderr=True, highlight=False)
     tally, begun = Tally(), time.perf_counter()
     with err.status("reading the requests"):
@@ -98,7 +109,9 @@ def batch(
                 for local in relay.local_models:
                     resolve(local, bars)
             todo = read(requests, settings.max_body_bytes)
-            asyncio.run(_work(todo, index, outbox, _here(settings, model), at_once, tally, err))
+            asyncio.run(
+                _work(todo, index, outbox, _answering(settings, model, ray, at_once), at_once, tally, err)
+            )
     refused = outbox.num_refused + tally.refused
     if json:
         summary = {
@@ -138,11 +151,17 @@ async def _work(
             await work(todo, index, outbox, answer, concurrency=concurrency, tally=tally, on_done=on_done)
 
 
-def _here(settings: Settings, model: str | None) -> AbstractAsyncContextManager[Answer]:
+def _answering(
+    settings: Settings, model: str | None, ray: int | None, concurrency: int
+) -> AbstractAsyncContextManager[Answer]:
     if find_spec("prometheus_client") is None:
         raise UserError('relaygen batch needs the extra `serve`: pip install "relaygen[serve]"')
     from relaygen.batch.answer import answering
 
+    if ray:
+        from relaygen.batch.cluster import answering_on_ray
+
+        return answering_on_ray(settings, model, processes=ray, concurrency=concurrency)
     return answering(settings, model)
 
 
