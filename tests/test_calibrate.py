@@ -195,7 +195,7 @@ def lines(path: Path) -> list[bytes]:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("smollm2")
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
-    args = command(tmp_path, "--problems", "12", "--max-tokens", "24", "--context", "256", "--json")
+    args = command(tmp_path, "--problems", "10", "--max-tokens", "24", "--context", "256", "--json")
     folder = tmp_path / "pair.calibration"
     for name in ("traces.jsonl", "scored-small.jsonl"):
         with subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -215,7 +215,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         assert "no cue passed" in done.stderr
     for name, before in kept.items():
         assert (folder / name).read_bytes().startswith(before[: before.rfind(b"\n") + 1])
-    ids = [p.id for p in generate(12)]
+    ids = [p.id for p in generate(10)]
     assert sorted(one.id for one in trace.read(folder / "traces.jsonl")) == sorted(ids)
     assert sorted(one.id for one in scored.read(folder / "scored-small.jsonl")) == sorted(ids)
 

@@ -96,9 +96,10 @@ async def test_smollm2_with_itself(
 ) -> None:
     large, small, reference = smol_pair
     problems = [
-        line["problem"]
-        for line in shared_lines("gsm8k-dev.jsonl")[:14] + shared_lines("math500-dev.jsonl")[:6]
-    ]
+        problem
+        for name, number in (("gsm8k-dev.jsonl", 14), ("math500-dev.jsonl", 6))
+        for problem in sorted((line["problem"] for line in shared_lines(name)), key=len)[:number]
+    ]  # the shortest: prompts are read a token at a time here
     [eos] = await large.tokenize("<|im_end|>", special=True)
     for number, prompt in enumerate([*SCRIPTS, *problems][:num_prompts]):
         _, prompt_ids = await large.render([Message("user", prompt)])

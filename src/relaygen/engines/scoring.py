@@ -108,7 +108,7 @@ async def _stretch(
 async def score_next(
     engine: LlamaCppEngine, session: LlamaCppSession, ids: Sequence[int], token_id: int
 ) -> TokenLogprob:
-    """Of `token_id` behind `ids` alone, one request: the slow way, of `benchmarks/scoring.py`."""
+    """Of `token_id` behind `ids` alone, one request: the slow way. nan where it is not among the likeliest 100."""
     whole = (await engine.tokenize("a"))[:1]  # any that ends no text and no half of a character
     answer = await _write(engine, session, ids, whole, _SEARCHED)
     tops = _candidates(answer["completion_probabilities"][0]["top_logprobs"], _SEARCHED)
