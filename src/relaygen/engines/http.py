@@ -20,6 +20,7 @@ import orjson
 
 from relaygen.engines.affinity import Affinity
 from relaygen.engines.connection import open_session, reason, why_not_connected
+from relaygen.engines.silence import Silence
 from relaygen.engines.sse import DamagedEventError, EventTooLongError, SSEParser
 from relaygen.errors import (
     ContextOverflowError,
@@ -219,12 +220,14 @@ class Http:
     async def _reads(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
         """The body as it comes. With a limit of our own to silence: aiohttp forgets the reader of a body whose chunks
         turn out to be damaged, and its own limit with it."""
-        while True:
-            async with asyncio.timeout(self._silence_s):
+        with Silence(self._silence_s, response.content) as silence:
+            while True:
+                silence.begins()
                 data = await response.content.readany()
-            if not data:
-                return
-            yield data
+                silence.ends()
+                if not data:
+                    return
+                yield data
 
     def _moved(self, response: aiohttp.ClientResponse) -> EngineRefusedError:
         """A redirect is not followed: whoever answers here could send the key to another host."""
