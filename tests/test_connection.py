@@ -126,6 +126,33 @@ async def test_damaged_chunks_are_no_reason_to_wait_for_ever(at: int) -> None:
         await http.close()
 
 
+async def test_silence_is_of_the_server_and_of_each_read() -> None:
+    """A caller that is slow to read is not cut, nor is a stream that is longer than the limit."""
+    event = b'data: {"a": 1}\n\n'
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(30):
+            writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+            await asyncio.sleep(0.1)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        http = Http(Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", silence_s=1))
+        num_events = 0
+        with pytest.raises(EngineCutError, match="silent for 1 s"):
+            async with asyncio.timeout(20):
+                async for _ in http.stream("/x", {}):
+                    num_events += 1
+                    if num_events == 1:
+                        await asyncio.sleep(1.5)
+        await http.close()
+    assert num_events == 30
+
+
 async def test_a_request_is_sent_at_most_twice() -> None:
     num_requests = {"any": 0}
 
