@@ -108,7 +108,6 @@ async def test_a_process_of_the_cluster_is_killed(engines: list[str], tmp_path: 
     """Nothing is lost, nothing is there twice, and nothing of Ray is left."""
     asked, out = write(tmp_path / "in", 60), tmp_path / "out"
     process = await start(asked, out, *engines, "--ray", "2", "--json")
-    children: list[psutil.Process] = []
     while not out.exists() or out.read_bytes().count(b"\n") < 5:
         assert process.returncode is None, await process.communicate()
         await asyncio.sleep(0.05)

@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"types"},  # for a type only
     "types": {"errors"},
     "core": {"types", "errors"},
-    "waiting": set(),
+    "waiting": {"errors"},
     "chaos": {"errors", "waiting"},
     "files": {"errors"},
     "toml_faults": set(),
@@ -37,8 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulate": {"types", "errors", "analyse", "trace"},
     "strategies": {"types", "errors", "core", "profile"},
     "api": {"types", "errors", "core", "profile", "strategies", "models", "engines", "local", "run"},
-    "measure": {"types", "errors", "profile", "strategies", "run", "trace", "tasks"},
-    "bench": {"types", "errors", "core", "engines", "run", "analyse"},
+    "measure": {"types", "errors", "waiting", "profile", "strategies", "run", "trace", "tasks"},
+    "bench": {"types", "errors", "waiting", "core", "engines", "run", "analyse"},
     "calibrate": {"types", "errors", "engines", "trace", "analyse", "tasks"},
     "config": {"errors", "files", "toml_faults", "api"},
     "gateway": {
@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config",
         "",
     },
-    "batch": {"types", "errors", "config", "gateway"},
+    "batch": {"types", "errors", "waiting", "config", "gateway"},
     "serve_ray": {"errors", "config", "gateway"},
     "report": {"types", "errors", "trace", "analyse"},
     "cli": {

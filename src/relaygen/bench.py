@@ -7,7 +7,6 @@ from giving the second way what the first one has read.
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +18,10 @@ from relaygen.analyse.timing import Pass, Sample
 from relaygen.core.policy import Policy
 from relaygen.engines.base import Engine
 from relaygen.engines.http import OverHttp
-from relaygen.errors import EngineError, RelayError
+from relaygen.errors import EngineError
 from relaygen.run import Pair, Run
 from relaygen.types import Author, Event, Message, Sampling, Token
+from relaygen.waiting import together
 
 _WARM_UP_TOKENS = 8
 _ROUND_TRIPS = 9
@@ -52,14 +52,11 @@ async def bench(pair: Pair, plan: Plan, *, on_done: Callable[[], None]) -> list[
 
     async def at_once(way: str, number: int, prompts: Sequence[str], max_tokens: int) -> Pass:
         begun = time.perf_counter()
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(_sample(pair, plan, way, f"({next(numbers)}) {prompt}", max_tokens))
-                    for prompt in prompts
-                ]
-        except* RelayError as errors:
-            raise errors.exceptions[0] from None
+        async with together() as group:
+            tasks = [
+                group.create_task(_sample(pair, plan, way, f"({next(numbers)}) {prompt}", max_tokens))
+                for prompt in prompts
+            ]
         wall_ms = (time.perf_counter() - begun) * 1000
         return Pass(way, number, wall_ms, tuple(task.result() for task in tasks))
 

@@ -27,6 +27,7 @@ from relaygen.profile import Profile
 from relaygen.run import Pair, Run
 from relaygen.tasks.problems import Problem
 from relaygen.types import Message, Reason, Result, Sampling
+from relaygen.waiting import together
 
 _TRIES = 3
 Key = tuple[str, str, int]  # strategy, problem, sample
@@ -184,12 +185,9 @@ async def _work(
                     journal.add(_line(strategy.name, policy, problem, sample, result))
             on_done()
 
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(plan.concurrency):
-                tasks.create_task(worker())
-    except* RelayError as group:
-        raise group.exceptions[0] from None
+    async with together() as tasks:
+        for _ in range(plan.concurrency):
+            tasks.create_task(worker())
 
 
 async def _answer(

@@ -1,11 +1,14 @@
-"""Several things at work: the first that ends, and how a process ended in words."""
+"""Several things at work: the first that ends, the first that fails, and how a process ended in words."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
 from typing import Any
+
+from relaygen.errors import RelayError
 
 
 async def first(*work: Awaitable[Any]) -> None:
@@ -17,6 +20,16 @@ async def first(*work: Awaitable[Any]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def together() -> AsyncGenerator[asyncio.TaskGroup]:
+    """A TaskGroup that raises the first of our errors by itself, not in a group."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except* RelayError as errors:
+        raise errors.exceptions[0] from None
 
 
 def how_ended(code: int) -> str:

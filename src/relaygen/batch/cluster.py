@@ -58,11 +58,8 @@ async def answering_on_ray(
     settings: Settings, model: str | None, *, processes: int, concurrency: int
 ) -> AsyncGenerator[Answer]:
     """On the cluster of RAY_ADDRESS, on one that runs here, or on one started for as long as the context lasts. Its processes
-    are spread over the nodes. ResourceError when Ray cannot be started or reached."""
-    if local := settings.relay().local_models:
-        raise UserError(
-            f"{local[0]!r} would be loaded into each process: with --ray, --large and --small are addresses of servers"
-        )
+    are spread over the nodes, and each would load for itself a model that is no address. ResourceError when Ray cannot be
+    started or reached."""
     ray = _ray()
     with redirect_stdout(sys.stderr):  # Ray prints what it notices
         try:

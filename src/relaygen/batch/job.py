@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from relaygen.batch.index import Index
 from relaygen.batch.lines import Asked, Fault, Outcome, unsettled
 from relaygen.batch.outbox import Outbox
-from relaygen.errors import EngineError, RelayError
+from relaygen.errors import EngineError
 from relaygen.types import Usage
+from relaygen.waiting import together
 
 Requests = Iterator[tuple[int, Asked | Fault]]
 Answer = Callable[[Asked], Awaitable[Outcome]]
@@ -77,9 +78,6 @@ async def work(
                     " Run again to go on"
                 )
 
-    try:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(concurrency):
-                workers.create_task(worker())
-    except* RelayError as group:
-        raise group.exceptions[0] from None
+    async with together() as workers:
+        for _ in range(concurrency):
+            workers.create_task(worker())

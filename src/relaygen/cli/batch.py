@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 import time
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,7 @@ from relaygen.batch.job import Answer, Requests, Tally, work
 from relaygen.batch.lines import read
 from relaygen.batch.outbox import Outbox
 from relaygen.cli.models import fetching
-from relaygen.cli.progress import counting
+from relaygen.cli.progress import counting, opened
 from relaygen.config import Settings
 from relaygen.errors import EngineError, UserError
 from relaygen.models import resolve
@@ -105,13 +106,12 @@ def batch(
         if outbox.num_settled:
             err.print(f"{outbox.num_settled:,} of {index.num_lines:,} requests are settled already")
         if outbox.num_settled < index.num_lines:
+            answering = _answering(settings, model, ray, at_once, relay.local_models)
             with fetching() as bars:
                 for local in relay.local_models:
                     resolve(local, bars)
             todo = read(requests, settings.max_body_bytes)
-            asyncio.run(
-                _work(todo, index, outbox, _answering(settings, model, ray, at_once), at_once, tally, err)
-            )
+            asyncio.run(_work(todo, index, outbox, answering, at_once, tally, err))
     refused = outbox.num_refused + tally.refused
     if json:
         summary = {
@@ -135,9 +135,7 @@ async def _work(
     tally: Tally,
     err: Console,
 ) -> None:
-    async with AsyncExitStack() as stack:
-        with err.status("loading the models"):
-            answer = await stack.enter_async_context(answering)
+    async with opened(answering, err) as answer:
         begun = time.perf_counter()
         with counting(err, TextColumn("{task.fields[speed]}")) as bar:
             task = bar.add_task("answers", total=index.num_lines - outbox.num_settled, speed="")
@@ -152,13 +150,17 @@ async def _work(
 
 
 def _answering(
-    settings: Settings, model: str | None, ray: int | None, concurrency: int
+    settings: Settings, model: str | None, ray: int | None, concurrency: int, local: Sequence[str]
 ) -> AbstractAsyncContextManager[Answer]:
     if find_spec("prometheus_client") is None:
         raise UserError('relaygen batch needs the extra `serve`: pip install "relaygen[serve]"')
     from relaygen.batch.answer import answering
 
     if ray:
+        if local:
+            raise UserError(
+                f"{local[0]!r} would be loaded into each process: with --ray, --large and --small are addresses of servers"
+            )
         from relaygen.batch.cluster import answering_on_ray
 
         return answering_on_ray(settings, model, processes=ray, concurrency=concurrency)

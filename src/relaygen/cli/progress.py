@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from relaygen.api import Relay
+T = TypeVar("T")
 
 
 def counting(console: Console, *more: TextColumn) -> Progress:
@@ -17,10 +18,9 @@ def counting(console: Console, *more: TextColumn) -> Progress:
 
 
 @asynccontextmanager
-async def opened(relay: Relay, console: Console) -> AsyncGenerator[Relay]:
-    with console.status("loading the models"):
-        await relay.__aenter__()
-    try:
-        yield relay
-    finally:
-        await relay.__aexit__(None, None, None)
+async def opened(pair: AbstractAsyncContextManager[T], console: Console) -> AsyncGenerator[T]:
+    """`pair`: a relay, or what opens one."""
+    async with AsyncExitStack() as stack:
+        with console.status("loading the models"):
+            ready = await stack.enter_async_context(pair)
+        yield ready
