@@ -19,6 +19,7 @@ from relaygen.chaos import faults
 from relaygen.chaos.faults import Fault, Kind, Stage
 from relaygen.chaos.proxy import Proxy
 from relaygen.errors import UserError
+from tests.bare import bare_server
 
 BODY = b"0123456789" * 40
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n" + BODY
@@ -32,13 +33,11 @@ async def before(answer: bytes, *planned: Fault | None) -> AsyncGenerator[tuple[
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(10_000):
             writer.write(answer)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    target = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    proxy = Proxy(target, lambda number: planned[number] if number < len(planned) else None, delay_s=0.01)
-    async with server, proxy.running() as url:
-        yield proxy, int(url.rpartition(":")[2])
+    async with bare_server(serve) as target:
+        proxy = Proxy(target, lambda number: planned[number] if number < len(planned) else None, delay_s=0.01)
+        async with proxy.running() as url:
+            yield proxy, int(url.rpartition(":")[2])
 
 
 async def ask(port: int, *, wait_s: float = 5) -> tuple[bytes, str]:

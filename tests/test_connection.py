@@ -41,9 +41,8 @@ from tests.asking import (
     read,
     request_for,
 )
-from tests.fakes import (
-    FakeVllm,
-)
+from tests.bare import bare_server
+from tests.fakes import FakeVllm
 
 
 async def test_a_stale_keep_alive_socket_is_replaced_once() -> None:
@@ -51,27 +50,14 @@ async def test_a_stale_keep_alive_socket_is_replaced_once() -> None:
     num_requests = {"any": 0}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = True
-        try:
-            while (head := await reader.readuntil(b"\r\n\r\n")) and first:
-                num_requests["any"] += 1
-                first = False
-                length = (
-                    int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
-                    if b"ength:" in head
-                    else 0
-                )
-                await reader.readexactly(length)
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-                await writer.drain()
-        except asyncio.IncompleteReadError:
-            pass
-        finally:
-            writer.close()
+        head = await reader.readuntil(b"\r\n\r\n")
+        num_requests["any"] += 1
+        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await reader.readuntil(b"\r\n\r\n")
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        http = Http(Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    async with bare_server(serve) as url:
+        http = Http(Endpoint(url))
         for _ in range(4):
             assert await http.post("/x", {"a": 1}) == {}
         await http.close()
@@ -103,22 +89,16 @@ async def test_damaged_chunks_are_no_reason_to_wait_for_ever(at: int) -> None:
     data[at : at + 16] = b"\xff" * 16
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            for start in range(0, len(data), 7):
-                writer.write(data[start : start + 7])
-                await writer.drain()
-                await asyncio.sleep(0.002)
-            await reader.read()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for start in range(0, len(data), 7):
+            writer.write(data[start : start + 7])
+            await writer.drain()
+            await asyncio.sleep(0.002)
+        await reader.read()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        http = Http(Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", silence_s=0.3))
+    async with bare_server(serve) as url:
+        http = Http(Endpoint(url, silence_s=0.3))
         with pytest.raises(EngineError):
             async with asyncio.timeout(20):
                 async for value in http.stream("/x", {}):
@@ -137,11 +117,9 @@ async def test_silence_is_of_the_server_and_of_each_read() -> None:
             writer.write(b"%x\r\n%b\r\n" % (len(event), event))
             await asyncio.sleep(0.1)
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        http = Http(Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", silence_s=1))
+    async with bare_server(serve) as url:
+        http = Http(Endpoint(url, silence_s=1))
         num_events = 0
         with pytest.raises(EngineCutError, match="silent for 1 s"):
             async with asyncio.timeout(20):
@@ -159,11 +137,9 @@ async def test_a_request_is_sent_at_most_twice() -> None:
     async def slam(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         num_requests["any"] += 1
         await reader.readuntil(b"\r\n\r\n")
-        writer.close()
 
-    server = await asyncio.start_server(slam, "127.0.0.1", 0)
-    async with server:
-        http = Http(Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    async with bare_server(slam) as url:
+        http = Http(Endpoint(url))
         with pytest.raises(EngineCutError):
             await http.post("/x", {"a": 1})
         await http.close()

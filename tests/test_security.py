@@ -28,6 +28,7 @@ from relaygen.models.catalogue import CATALOGUE
 from relaygen.profile import ProfileError, load
 from relaygen.report import html as pages
 from tests.asking import SCRIPT, engine_of, relay
+from tests.bare import bare_server
 from tests.fakes import FakeVllm
 from tests.serving import Player, ask, serving
 
@@ -173,11 +174,9 @@ async def test_what_comes_back_from_an_engine_shows_no_key(caplog: pytest.LogCap
         await reader.readuntil(b"\r\n\r\n")
         body = f"<html>you sent {KEY}".encode()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        http = Http(Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", KEY))
+    async with bare_server(serve) as url:
+        http = Http(Endpoint(url, KEY))
         with pytest.raises(EngineProtocolError, match=r"\*\*\*") as told:
             await http.get("/v1/models")
         await http.close()
@@ -202,11 +201,9 @@ async def test_a_server_that_speaks_no_http(nonsense: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(nonsense)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, asyncio.timeout(20):
-        http = Http(Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), read_s=2)
+    async with bare_server(serve) as url, asyncio.timeout(20):
+        http = Http(Endpoint(url), read_s=2)
         with pytest.raises(RelayError) as told:
             await http.get("/v1/models")
         await http.close()

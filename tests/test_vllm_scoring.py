@@ -47,5 +47,9 @@ async def test_vllm_and_llama_cpp_score_five_traces_alike(
         f"{len(differences)} tokens: mean difference of margins {fmean(differences):.4f}, largest {max(differences):.3f};"
         f" the same first choice or not: {fmean(agreed):.1%}"
     )
-    assert fmean(differences) < 0.02
+    shifted = [
+        abs(x - y) for a, b in pairs for x, y in zip(a.margins, b.margins[1:], strict=False)
+    ]  # one place off, which is the mistake to fear
+    # llama.cpp rounds activations to 8 bits, vLLM does not: 0.01 to 0.02, by machine and text.
+    assert fmean(differences) < 0.04 < fmean(shifted) / 4
     assert fmean(agreed) > 0.97
