@@ -7,7 +7,7 @@ import shutil
 import ssl
 import subprocess
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -219,13 +219,13 @@ class Proxy:
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self.asked: list[str] = []
+        self.headers: list[Mapping[str, str]] = []
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[str]:
         async def forward(request: web.BaseRequest) -> web.StreamResponse:
             assert request.url.host == "engine.test"
-            self.asked.append(request.path)
+            self.headers.append(request.headers)
             url = self.target + request.path_qs
             async with (
                 aiohttp.ClientSession(auto_decompress=False) as http,
@@ -264,6 +264,22 @@ async def test_a_proxy_from_the_environment_is_used(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("NO_PROXY", "engine.test")
         with pytest.raises(EngineUnreachableError, match="Is the server running"):
             await connect("http://engine.test", name="x", api_key=None, context_tokens=0)
+
+
+@pytest.mark.usefixtures("no_proxies")
+async def test_what_netrc_holds_is_not_for_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "netrc").write_text("machine engine.test login me password pa55word\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    fake = FakeVllm(SCRIPT)
+    async with fake.running() as target, (proxy := Proxy(target)).running() as url:
+        for given in (url.replace("http://", "http://us:pw@"), url.removeprefix("http://")):
+            monkeypatch.setenv("HTTP_PROXY", given)
+            http = Http(Endpoint("http://engine.test", "sk-ours"))
+            assert "tokens" in await http.post("/tokenize", {"prompt": "a"})
+            await http.close()
+    assert [one["Authorization"] for one in proxy.headers] == ["Bearer sk-ours"] * 2
+    assert [one.get("Proxy-Authorization") for one in proxy.headers] == ["Basic dXM6cHc=", None]
 
 
 @pytest.mark.usefixtures("no_proxies")

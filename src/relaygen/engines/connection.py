@@ -9,8 +9,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -18,20 +18,18 @@ _IDLE_S = 4.0  # under vLLM's and llama-server's 5 s, so that the pool lets go f
 _CONNECT_S = 10.0
 
 
-def open_session(
-    url: str, *, headers: Mapping[str, str], silence_s: float, trace: aiohttp.TraceConfig
-) -> aiohttp.ClientSession:
+def open_session(url: str, *, silence_s: float, trace: aiohttp.TraceConfig) -> aiohttp.ClientSession:
     """`silence_s` is the longest wait for anything from the server, connecting included."""
     parts = urlsplit(url)
     limits = aiohttp.ClientTimeout(total=None, sock_connect=min(_CONNECT_S, silence_s), sock_read=silence_s)
     # A context of our own: aiohttp makes its own when it is imported, before a test or a program can set SSL_CERT_FILE.
     context = ssl.create_default_context() if parts.scheme == "https" else True
     return aiohttp.ClientSession(
-        headers=headers,
         timeout=limits,
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=context),
         auto_decompress=False,
-        trust_env=not _is_here(parts.hostname or ""),
+        # Found once, here: aiohttp's `trust_env` would ask two threads before each request, and send passwords of ~/.netrc.
+        proxy=_proxy(parts),
         trace_configs=[trace],
     )
 
@@ -62,6 +60,14 @@ def reason(error: BaseException) -> str:
     if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
         return os.strerror(inner.errno)
     return str(inner).strip()[:200] or type(inner).__name__  # a server's own bytes may be in it
+
+
+def _proxy(parts: SplitResult) -> str | None:
+    host = parts.hostname or ""
+    if _is_here(host) or proxy_bypass(host):
+        return None
+    proxy = getproxies().get(parts.scheme)
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 def _is_here(host: str) -> bool:

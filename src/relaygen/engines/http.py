@@ -72,8 +72,9 @@ class Http:
     def __init__(self, endpoint: Endpoint, *, read_s: float | None = None) -> None:
         self.endpoint = endpoint
         self.num_connections = 0  # opened so far
+        # With each request, not with the session: aiohttp sends what belongs to a session, the key too, to proxies as theirs.
         # Not compressed: a proxy that compresses would hold a stream back until a block is full.
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if endpoint.api_key and urlsplit(endpoint.url).username is not None:
             raise UserError(
                 f"{endpoint.name} at {endpoint.address} has a password in its address and an API key: not both"
@@ -81,11 +82,9 @@ class Http:
         if endpoint.api_key and not (endpoint.api_key.isascii() and endpoint.api_key.isprintable()):
             raise UserError(f"the API key of {endpoint.name} must be ASCII characters on one line")
         if endpoint.api_key:
-            headers["Authorization"] = f"Bearer {endpoint.api_key}"
+            self._headers["Authorization"] = f"Bearer {endpoint.api_key}"
         self._silence_s = min(endpoint.silence_s, read_s or endpoint.silence_s)
-        self._session = open_session(
-            endpoint.url, headers=headers, silence_s=self._silence_s, trace=self._counting()
-        )
+        self._session = open_session(endpoint.url, silence_s=self._silence_s, trace=self._counting())
         self._base = endpoint.url.rstrip("/")
 
     async def close(self) -> None:
@@ -185,7 +184,7 @@ class Http:
             method,
             self._base + path,
             data=data,
-            headers=headers,
+            headers={**self._headers, **(headers or {})},
             allow_redirects=False,  # prompts and the key go where the user said, and nowhere else
         )
         try:
