@@ -141,6 +141,8 @@ def test_unknown_names_get_advice() -> None:
         models.pull("qwen2.5-coder-1b")
     with pytest.raises(UserError, match="there are: default"):
         models.find_pair("%%")
+    with pytest.raises(UserError, match=r"'ftp://gpu/m.gguf' is no address of a server: .* https://"):
+        models.resolve("ftp://gpu/m.gguf")
 
 
 # --- wheels

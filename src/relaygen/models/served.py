@@ -92,7 +92,7 @@ def find_served_pair(name: str) -> tuple[Served, Served]:
     known = [*_PAIRS, *SERVED] if slash else list(_PAIRS)
     near = [n for part in (large, small) if part for n in get_close_matches(part, known, n=2, cutoff=0.5)]
     advice = (
-        f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"there are: {', '.join(_PAIRS)}"
+        f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"there are {', '.join(_PAIRS)}."
     )
     raise UserError(f'no pair is called "{name}"; {advice} Any two models: --large NAME --small NAME')
 

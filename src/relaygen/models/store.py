@@ -74,6 +74,8 @@ def verify(name: str, progress: Progress = quiet) -> Path:
 
 def resolve(spec: str, progress: Progress = quiet) -> Path:
     """What a user means by `spec`: a name of the catalogue, fetched if need be, or a path of a GGUF file."""
+    if "://" in spec:
+        raise UserError(f"{spec!r} is no address of a server: they begin with http:// or https://")
     try:
         if spec not in CATALOGUE and (
             spec.endswith(".gguf") or Path(spec).name != spec or Path(spec).is_file()

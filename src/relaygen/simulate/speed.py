@@ -29,13 +29,13 @@ class Speed:
         if times != sorted(times) or not 0 < times[0] <= times[-1] < float("inf"):
             raise UserError("the steps must take some time, and no less with more sequences")
         if not 0 < self.prefill_tokens_s < float("inf"):
-            raise UserError("the prefill speed must be above 0")
+            raise UserError("the prefill speed must be a number above 0")
 
     @classmethod
     def of(cls, decode_tokens_s: float, prefill_tokens_s: float, slope: float = 0.0) -> Speed:
         """t(b) = t(1) * (1 + slope * (b - 1)), with t(1) from the tokens/s of a single sequence."""
         if not 0 < decode_tokens_s < float("inf"):
-            raise UserError("the decode speed must be above 0")
+            raise UserError("the decode speed must be a number above 0")
         if not 0 <= slope < float("inf"):
             raise UserError("the slope must not be negative")
         step_ms = 1000 / decode_tokens_s
