@@ -167,6 +167,13 @@ def test_too_few_problems_and_other_languages() -> None:
     with pytest.raises(UserError, match="no cue passed"):
         choose(foreign, BASE, Question("paper"))
     assert any("only 20 problems" in warning for warning in found.warnings)
+    assert not any("open formulas" in warning for warning in found.warnings)
+
+
+def test_cues_that_are_no_words_come_with_a_warning() -> None:
+    found = choose(corpus({"So|,": 0.8, "\\[|": 0.97}), BASE, Question(share=0.3))
+    assert "\\[" in found.selection.cues
+    assert any(warning.startswith("'\\\\[' open formulas") for warning in found.warnings)
 
 
 def test_two_scorers_are_as_sure_as_the_less_sure_one() -> None:

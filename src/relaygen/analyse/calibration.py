@@ -80,6 +80,12 @@ def choose(scored: Sequence[ScoredTrace], base: Profile, question: Question) -> 
             "no cue passed: the scorer is nowhere surely better than elsewhere. More problems narrow the intervals; or take"
             " --select budget"
         )
+    if signs := [cue for cue in selection.cues if not any(char.isalpha() for char in cue)]:
+        # docs/results/gsm8k-50.md: such cues cost the default pair 24 points.
+        warnings.append(
+            f"{' '.join(map(repr, signs))} open formulas, lists or code: a margin there is that of a reader who sees what the"
+            " large model chose to write. See what they do to answers (relaygen eval) before you use them"
+        )
     half, rest = table.halves()
     floor = base.limits.min_large_tokens
     tried = select.hold_out(_select(half, base, question), rest, min_large_tokens=floor)

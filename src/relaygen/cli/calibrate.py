@@ -347,4 +347,8 @@ def _print(console: Console, made: Profile, warnings: Sequence[str], out: Path) 
     console.print("", cues)
     for warning in warnings:
         console.print(Text(f"\n{printable(warning)}", "dim"))
-    console.print(f"\n{len(made.cues)} cues are in {out}; try them: relaygen run --profile {out} ...")
+    console.print(
+        f"\n{len(made.cues)} cues are in {out}. What they do to answers:"
+        f" relaygen eval --strategies large,small,segment@{out} ...",
+        soft_wrap=True,
+    )
