@@ -91,7 +91,6 @@ def median(measure: Callable[[], float], times: int = 9) -> float:
 def main() -> None:
     figures = {
         "us_per_token_28_cues": median(lambda: per_token_us("qwen3-32b+qwen3-1.7b", 20_000)),
-        "us_per_token_10_cues": median(lambda: per_token_us("qwen2.5-coder-1.5b+0.5b", 20_000)),
         "us_per_token_28_cues_100k_tokens": median(lambda: per_token_us("qwen3-32b+qwen3-1.7b", 100_000), 3),
         "handover_ms_300_ids": median(lambda: handover_ms(300)),
         "handover_ms_30000_ids": median(lambda: handover_ms(30_000)),
