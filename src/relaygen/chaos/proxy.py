@@ -137,6 +137,7 @@ class Proxy:
         task = asyncio.create_task(_Link(self, reader, writer).run())
         self._links.add(task)
         task.add_done_callback(self._links.discard)
+        task.add_done_callback(lambda _: writer.close())  # one cancelled before it began closes nothing
 
 
 class _Link:
@@ -159,8 +160,10 @@ class _Link:
         except (_Broken, OSError):
             pass
         finally:
-            for writer in filter(None, (to_server, self._to_client)):
+            writers = [writer for writer in (to_server, self._to_client) if writer]
+            for writer in writers:  # all of them before the first wait, which may be cancelled
                 writer.close()
+            for writer in writers:
                 with suppress(OSError):
                     await writer.wait_closed()
 
