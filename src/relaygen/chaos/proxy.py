@@ -150,17 +150,17 @@ class _Link:
         self._trickling = 0  # so many bytes more
 
     async def run(self) -> None:
-        to_server: asyncio.StreamWriter | None = None
+        writers = [self._to_client]
         try:
             if (fault := self._exchange.fault) and fault.stage is Stage.CONNECT:
                 self._exchange.fault = None
                 await self._strike(fault, self._to_client, b"", b"")
             from_server, to_server = await self._proxy.connect()
+            writers.append(to_server)
             await first(self._pass_requests(to_server), self._pass_answers(from_server))
         except (_Broken, OSError):
             pass
         finally:
-            writers = [writer for writer in (to_server, self._to_client) if writer]
             for writer in writers:  # all of them before the first wait, which may be cancelled
                 writer.close()
             for writer in writers:
