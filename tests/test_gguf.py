@@ -159,7 +159,7 @@ def test_a_large_vocabulary_is_stepped_over_not_built(tmp_path: Path) -> None:
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak_bytes < 100_000  # 300,000 strings would be 20 MB
+    assert peak_bytes < 1_000_000  # 300,000 strings would be 20 MB
 
 
 @pytest.mark.weights

@@ -21,16 +21,23 @@ class Index:
         self.num_lines = 0
         with _told():
             self._db = sqlite3.connect("", isolation_level=None)
-            self._db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-            self._db.execute("PRAGMA journal_mode = OFF")  # nothing is ever taken back
-            self._db.execute(
-                "CREATE TABLE asked (custom_id TEXT PRIMARY KEY, line INTEGER, settled INTEGER) WITHOUT ROWID"
-            )
-            self._db.execute("BEGIN")  # and never ended: each end would write to the disk
-            for number, one in read(path, max_bytes):
-                self.num_lines += 1
-                if isinstance(one, Asked):
-                    self._add(path, one.custom_id, number)
+            try:
+                self._fill(path, max_bytes)
+            except BaseException:
+                self.close()
+                raise
+
+    def _fill(self, path: Path, max_bytes: int) -> None:
+        self._db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+        self._db.execute("PRAGMA journal_mode = OFF")  # nothing is ever taken back
+        self._db.execute(
+            "CREATE TABLE asked (custom_id TEXT PRIMARY KEY, line INTEGER, settled INTEGER) WITHOUT ROWID"
+        )
+        self._db.execute("BEGIN")  # and never ended: each end would write to the disk
+        for number, one in read(path, max_bytes):
+            self.num_lines += 1
+            if isinstance(one, Asked):
+                self._add(path, one.custom_id, number)
         if not self.num_lines:
             raise UserError(f"{path}: there are no requests in it")
 
