@@ -20,7 +20,9 @@ if __name__ == "__main__":
                 raise
             ray.shutdown()
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-    serve.run(app({"max_replicas": "1"}))
+    built: Any = app({"max_replicas": "2", "streams": "2", "cpus": "0.5"})
+    built._bound_deployment._deployment_config.autoscaling_config.upscale_delay_s = 1  # else 30
+    serve.run(built)
     print("ready", flush=True)
     sys.stdin.read()
     serve.shutdown()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from relaygen.analyse.figures import is_figure
 from relaygen.analyse.interval import contrast, mean, t_quantile
 from relaygen.analyse.margins import collect
 from relaygen.analyse.places import CueFinder
@@ -133,6 +134,25 @@ def test_agreement_of_tokens_and_of_whole_segments() -> None:
     stats = collect([scored(texts, agree=[0, 1, 1, 0, 1, 0, 0])], ["So,"]).stats["So,"]
     assert (stats.agreement.value, stats.full_agreement) == (0.75, 0.5)
     assert stats.agreement_delta.value == 0.75
+
+
+@pytest.mark.parametrize(
+    ("token", "figure"),
+    [("7", True), (" 3.14", True), ("=", True), (" -", True), ("*", True), ("\\times", True), ("rac{", False),
+     ("frac", True), ("-check", False), ("-", False), ("**", False), (" --", False), (" seven", False), ("", False)],
+)  # fmt: skip
+def test_what_is_a_figure(token: str, figure: bool) -> None:
+    assert is_figure(token) is figure
+
+
+def test_a_figure_is_changed_where_the_scorer_wants_another_token() -> None:
+    texts = ["So,", " 3", " +", " four", ".", " So,", " 3", " +", " four", ".", " 9"]
+    agree = [0, 1, 0, 0, 1, 0, 0, 1, 1, 0, 0]
+    table = collect([scored(texts, agree=agree)], ["So,"])
+    assert table.stats["So,"].figures.value == 1 - 2 / 8
+    assert table.overall("figures").value == 1 - 3 / 11
+    found = expected(table, ["So,"], 0)
+    assert found.changed_figures == pytest.approx(1000 * 2 / 11)
 
 
 def test_a_token_within_two_segments_of_a_cue_counts_once() -> None:

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from relaygen.analyse import mine, select
-from relaygen.analyse.margins import MarginTable, collect
+from relaygen.analyse.margins import MarginTable, Objective, collect
+from relaygen.analyse.scored import ScoredTrace
 from relaygen.errors import UserError
 from tests.scored_traces import corpus, scored
 
@@ -123,6 +124,38 @@ def test_agreement_may_be_what_is_wanted() -> None:
     assert table.stats["So,"].agreement.value == 0
     assert select.ci(table).cues == ("So,", "Thus")
     assert "So," not in select.ci(table, objective="agreement").cues
+
+
+def _figures(cue: str, tokens: int, margin: float, changed: int, traces: int = 40) -> list[ScoredTrace]:
+    """One sentence a trace; in the first `changed` traces the scorer would write another number."""
+    texts = [cue, *([" 7"] * tokens), "."]
+    return [
+        scored(texts, [margin] * len(texts), [1, 1, int(n >= changed), *([1] * (tokens - 1))], id=f"{cue}{n}")
+        for n in range(traces)
+    ]
+
+
+def test_figures_may_be_what_is_wanted() -> None:
+    """`Thus` is the surer one by margin, and half of its sentences have a number that the scorer would change."""
+    traces = [*_figures("Thus", 10, 0.9, changed=20), *_figures("Then", 10, 0.8, changed=0)]
+    table = collect(traces, ["Thus", "Then"])
+    objectives: tuple[Objective, ...] = ("margin", "figures")
+    by_margin, by_figures = (
+        select.budget(table, 0.5, objective=objective, min_large_tokens=0) for objective in objectives
+    )
+    assert (by_margin.cues, by_figures.cues) == (("Thus",), ("Then",))
+    assert by_figures.expected.changed_figures == 0
+    assert by_margin.expected.changed_figures == pytest.approx(1000 * 20 / (80 * 12))
+
+
+def test_few_tokens_without_a_changed_figure_prove_little() -> None:
+    """`Then` changed none of 60 tokens, `Thus` 1 of 1,200: the longer record is the surer one."""
+    table = collect(
+        [*_figures("Then", 6, 0.9, 0, traces=10), *_figures("Thus", 30, 0.9, 1)], ["Then", "Thus"]
+    )
+    assert table.stats["Then"].figures.value > table.stats["Thus"].figures.value
+    curve = select.budget(table, 0.5, objective="figures", min_large_tokens=0).curve
+    assert curve[1].cues == ("Thus",)
 
 
 def test_a_large_turn_has_its_floor() -> None:

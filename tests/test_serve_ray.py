@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -163,6 +164,7 @@ async def test_on_a_real_ray() -> None:
                 await _whole_and_streamed(http)
                 await _refused_without_a_key(url)
                 await _a_client_that_leaves(http, [large_url, small_url])
+                await _a_second_gateway_for_more_work(http, [large_url, small_url])
         except BaseException:
             await asyncio.to_thread(context.__exit__, *sys.exc_info())
             raise
@@ -203,3 +205,31 @@ async def _a_client_that_leaves(http: aiohttp.ClientSession, engines: list[str])
     while sum([await running(url) for url in engines]):
         assert time.monotonic() < deadline, "an engine writes on for a client that has left"
         await asyncio.sleep(0.1)
+
+
+async def _a_second_gateway_for_more_work(http: aiohttp.ClientSession, engines: list[str]) -> None:
+    """Five streams are more than the two that one gateway should have. Both then have connections to the engines."""
+    ports = {urlsplit(url).port for url in engines}
+
+    def at_work() -> int:
+        return sum(
+            any(peer.raddr and peer.raddr.port in ports for peer in process.net_connections())
+            for process in psutil.process_iter(["cmdline"])
+            if "ServeReplica" in " ".join(process.info["cmdline"] or ())
+        )
+
+    async def stream() -> None:
+        body = ask("Count the tulips.", max_tokens=20_000, stream=True)
+        async with http.post("/v1/chat/completions", json=body) as response:
+            assert response.status == 200
+            await response.content.read()
+
+    async with asyncio.timeout(90):
+        streams = [asyncio.create_task(stream()) for _ in range(5)]
+        while at_work() < 2:
+            await asyncio.sleep(2)
+            streams.append(asyncio.create_task(stream()))  # those that run stay where they are
+    assert not any(task.done() for task in streams)
+    for task in streams:
+        task.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)

@@ -174,6 +174,7 @@ def evidence(
         "all_tokens": {
             "margin": _round(table.overall("margin").value),
             "agreement": _round(table.overall("agreement").value),
+            "figures": _round(table.overall("figures").value),
         },
         "expected": _expected(chosen.expected),
         "held_out": {
@@ -188,13 +189,16 @@ def evidence(
 
 def _cues(table: MarginTable, cues: Sequence[str]) -> Mapping[str, Any]:
     """Of each cue, wherever it stands: where a longer one that was not chosen begins with it, it hands over too."""
-    rows: dict[str, Any] = {"columns": ["times", "traces", "tokens", "margin", "low", "high", "agreement"]}
+    rows: dict[str, Any] = {
+        "columns": ["times", "traces", "tokens", "margin", "low", "high", "agreement", "figures"]
+    }
     rows_of = dict(zip(table.cues, table.rows_of, strict=True))
     for cue in cues:
         if len(rows_of[cue]):
             one = table.of(cue, rows_of[cue])
-            margin = map(_round, (one.margin.value, one.margin.low, one.margin.high, one.agreement.value))
-            rows[cue] = [one.occurrences, one.traces, one.tokens, *margin]
+            margin = one.margin
+            means = (margin.value, margin.low, margin.high, one.agreement.value, one.figures.value)
+            rows[cue] = [one.occurrences, one.traces, one.tokens, *map(_round, means)]
     return rows
 
 

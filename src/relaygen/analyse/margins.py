@@ -20,14 +20,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from relaygen.analyse.figures import is_figure
 from relaygen.analyse.interval import Estimate, contrast, mean
 from relaygen.analyse.released import ReleasedRules
 from relaygen.analyse.rules import RelayRules
 from relaygen.analyse.scored import ScoredTrace
 from relaygen.errors import UserError
 
-Objective = Literal["margin", "agreement"]
-OBJECTIVES: tuple[Objective, ...] = ("margin", "agreement")  # the columns of every array of sums
+Objective = Literal["margin", "agreement", "figures"]
+OBJECTIVES: tuple[Objective, ...] = ("margin", "agreement", "figures")  # the columns of every array of sums
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ class Traces:
 
     begin: Ints
     tokens: Ints
-    sums: Floats  # (traces, 2): of the margins, and of the agreements
+    sums: Floats  # (traces, objectives): of the values of their tokens
     problem: Ints  # equal for equal problems
 
 
@@ -69,7 +70,8 @@ class Occurrences:
 class CueStats:
     """`tokens` are those that the cue would hand over, each counted once; `share` is their part of all tokens.
     The deltas are to the rest: the other tokens of the traces that the cue is in. `full_agreement` is the share of the
-    segments in which the scorer agrees with every token."""
+    segments in which the scorer agrees with every token. `figures` is the share of tokens that are no figure that the scorer
+    would change (`analyse.figures`): near 1, and its distance from 1 is what counts."""
 
     cue: str
     occurrences: int
@@ -80,13 +82,15 @@ class CueStats:
     margin_delta: Estimate
     agreement: Estimate
     agreement_delta: Estimate
+    figures: Estimate
+    figures_delta: Estimate
     full_agreement: float
 
     def mean(self, objective: Objective) -> Estimate:
-        return self.margin if objective == "margin" else self.agreement
+        return getattr(self, objective)
 
     def delta(self, objective: Objective) -> Estimate:
-        return self.margin_delta if objective == "margin" else self.agreement_delta
+        return getattr(self, f"{objective}_delta")
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ class MarginTable:
                 mean(tokens, sums, self.level),
                 contrast((tokens, sums), whole, self.level),
             ]
-        agreed: Ints = (found.after - found.before)[:, 1].astype(np.int64)
+        agreed: Ints = (found.after - found.before)[:, OBJECTIVES.index("agreement")].astype(np.int64)
         return CueStats(
             cue,
             len(rows),
@@ -206,15 +210,15 @@ def collect(
     rules = ReleasedRules(cues) if plain else RelayRules(cues, max_small_tokens)
     ending = RelayRules(ends, None)
     problems: dict[str, int] = {}
-    traces = list[tuple[int, int, float, float, int]]()
+    traces = list[tuple[int, int, Floats, int]]()
     found = list[tuple[NDArray[np.int64], Floats]]()
     place = begin = 0
-    total = np.zeros(2)
+    total = np.zeros(len(OBJECTIVES))
     for number, trace in enumerate(scored):
         length = ending.reasoning_tokens(trace)
-        sums = np.zeros((length + 1, 2))
-        np.cumsum(trace.margins[:length], out=sums[1:, 0])
-        np.cumsum(trace.agree[:length], out=sums[1:, 1])
+        sums = np.zeros((length + 1, len(OBJECTIVES)))
+        for column, values in enumerate(_values(trace)):
+            np.cumsum(values[:length], out=sums[1:, column])
         rows = rules.rows(trace, length)
         if len(rows):
             tokens = rows[:, 2:]
@@ -223,7 +227,7 @@ def collect(
             found.append((np.hstack([head, tokens + begin]), running))
             place = int(head[-1, 0]) + 1
         problem = problems.setdefault(trace.problem or trace.id, len(problems))
-        traces.append((begin, length, *sums[-1].tolist(), problem))
+        traces.append((begin, length, sums[-1], problem))
         begin += length
         total = total + sums[-1]
     if not begin:
@@ -231,15 +235,24 @@ def collect(
     return MarginTable(cues, plain, _traces(traces), _occurrences(found), level)
 
 
-def _traces(rows: Sequence[tuple[int, int, float, float, int]]) -> Traces:
-    begin, tokens, margin, agree, problem = (np.array(column) for column in zip(*rows, strict=True))
-    return Traces(begin, tokens, np.column_stack([margin, agree]), problem)
+def _values(trace: ScoredTrace) -> tuple[Sequence[float], ...]:
+    """Of each token, by objective."""
+    changed = (
+        not agrees and is_figure(token) for token, agrees in zip(trace.token_texts, trace.agree, strict=True)
+    )
+    return trace.margins, trace.agree, [1 - one for one in changed]
+
+
+def _traces(rows: Sequence[tuple[int, int, Floats, int]]) -> Traces:
+    begin, tokens, sums, problem = (np.array(column) for column in zip(*rows, strict=True))
+    return Traces(begin, tokens, sums, problem)
 
 
 def _occurrences(found: Sequence[tuple[Ints, Floats]]) -> Occurrences:
+    size = len(OBJECTIVES)
     ints = np.concatenate([np.zeros((0, 7), np.int64), *(rows for rows, _ in found)])
-    sums = np.concatenate([np.zeros((0, 4)), *(running for _, running in found)])
+    sums = np.concatenate([np.zeros((0, 2 * size)), *(running for _, running in found)])
     place, cue, trace, first, last, start, stop = ints.T.copy()
     return Occurrences(
-        place, cue, trace, first, last, start, stop, before=sums[:, :2].copy(), after=sums[:, 2:].copy()
+        place, cue, trace, first, last, start, stop, before=sums[:, :size].copy(), after=sums[:, size:].copy()
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relaygen.analyse.margins import MarginTable, Objective
+from relaygen.analyse.margins import CueStats, MarginTable, Objective
 from relaygen.errors import UserError
 
 MIN_OCCURRENCES = 10
@@ -34,17 +34,23 @@ PAPER_CANDIDATES: tuple[str, ...] = (
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a relay with these cues would do to the traces, were the small model's words the large model's. `share` is of all
-    tokens; margin and agreement are means over the tokens handed over (0 without any)."""
+    tokens; margin, agreement and figures are means over the tokens handed over (0 without any)."""
 
     cues: tuple[str, ...]
     share: float
     margin: float
     agreement: float
+    figures: float
     segments: int
     segment_tokens: float  # mean length
 
     def of(self, objective: Objective) -> float:
-        return self.margin if objective == "margin" else self.agreement
+        return getattr(self, objective)
+
+    @property
+    def changed_figures(self) -> float:
+        """In 1,000 tokens of the whole text."""
+        return 1000 * self.share * (1 - self.figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +170,10 @@ def expected(table: MarginTable, cues: Iterable[str], min_large_tokens: int = 5)
     fired = _fired(table, cues, min_large_tokens)
     found = table.found
     tokens = int((found.stop - found.start)[fired].sum())
-    margin, agreement = ((found.after - found.before)[fired].sum(axis=0) / max(1, tokens)).tolist()
+    means = (found.after - found.before)[fired].sum(axis=0) / max(1, tokens)
+    margin, agreement, figures = means.tolist()
     return Expected(
-        cues, tokens / table.num_tokens, margin, agreement, len(fired), tokens / max(1, len(fired))
+        cues, tokens / table.num_tokens, margin, agreement, figures, len(fired), tokens / max(1, len(fired))
     )
 
 
@@ -221,8 +228,15 @@ def _by_lower_bound(
             continue
         alone, own = table.of(cue, rows), table.stats.get(cue)
         if alone.traces >= min_traces:
-            bounds[cue] = min(stats.mean(objective).low for stats in (alone, own) if stats)
+            bounds[cue] = min(_low(stats, objective) for stats in (alone, own) if stats)
     return sorted(bounds, key=lambda cue: -bounds[cue])
+
+
+def _low(stats: CueStats, objective: Objective) -> float:
+    """Of the mean. Where no figure was changed at all the interval has no width; then up to 3 in as many tokens are as likely
+    as 5 % (the rule of three: Hanley and Lippman-Hand, JAMA 1983)."""
+    low = stats.mean(objective).low
+    return min(low, 1 - 3 / max(3, stats.tokens)) if objective == "figures" else low
 
 
 # --- warnings

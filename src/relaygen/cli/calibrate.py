@@ -94,8 +94,11 @@ def calibrate(
         float, typer.Option(min=0.01, max=0.99, help="The small model's part of the tokens, for `budget`.")
     ] = 0.4,
     objective: Annotated[
-        Literal["margin", "agreement"],
-        typer.Option(help="`agreement`: how often the scorer would have written the same token."),
+        Literal["margin", "agreement", "figures"],
+        typer.Option(
+            help="What makes a cue sure: the mean margin of what it hands over; how often the scorer would have written the"
+            " same token (`agreement`); or how seldom another number or operator (`figures`)."
+        ),
     ] = "margin",
     mine: Annotated[
         bool, typer.Option(help="Look for further cues in the traces themselves (not for `paper`).")
@@ -319,6 +322,11 @@ def _write(path: Path, text: str) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
+def _changed(figures: float) -> float:
+    """In 1,000 tokens handed over."""
+    return 1000 * (1 - figures)
+
+
 def _print(console: Console, made: Profile, warnings: Sequence[str], out: Path) -> None:
     facts, held = made.evidence["expected"], made.evidence["held_out"]["held_back"]
     everywhere = made.evidence["all_tokens"]
@@ -330,11 +338,16 @@ def _print(console: Console, made: Profile, warnings: Sequence[str], out: Path) 
             f"{held[name]:.1%}",
             f"{everywhere[name]:.1%}" if name != "share" else "",
         )
+    table.add_row(
+        "figures changed in 1,000", *(f"{_changed(one['figures']):.1f}" for one in (facts, held, everywhere))
+    )
     console.print(table)
-    cues = Table("cue", "times", "traces", "margin", "interval", "agreement", box=None, header_style="dim")
+    cues = Table(
+        "cue", "times", "traces", "margin", "interval", "agreement", "figures", box=None, header_style="dim"
+    )
     for cue, row in made.evidence["cues"].items():
         if cue != "columns":
-            times, traces, _, margin, low, high, agreement = row
+            times, traces, _, margin, low, high, agreement, figures = row
             name = Text(printable(repr(cue)), STYLES[Author.LARGE])
             cues.add_row(
                 name,
@@ -343,6 +356,7 @@ def _print(console: Console, made: Profile, warnings: Sequence[str], out: Path) 
                 f"{margin:.3f}",
                 f"{low:.3f} to {high:.3f}",
                 f"{agreement:.3f}",
+                f"{_changed(figures):.1f}",
             )
     console.print("", cues)
     for warning in warnings:

@@ -34,7 +34,8 @@ def rows(table: MarginTable, selection: Selection) -> list[Row]:
         ("traces", f"{len(table.traces.tokens):,}, {table.num_tokens:,} tokens"),
         (
             "all tokens",
-            f"margin {table.overall('margin').value:.3f}, agreement {table.overall('agreement').value:.1%}",
+            f"margin {table.overall('margin').value:.3f}, agreement {table.overall('agreement').value:.1%}, "
+            f"{1000 * (1 - table.overall('figures').value):.1f} figures changed in 1,000",
         ),
         (
             "cues",
@@ -70,6 +71,11 @@ def page(
             plots.curve(selection, others),
             "What more cues hand over, and how sure the scorer is of it: the surest cues first. Full marks: the chosen set.",
         )
+        yield plot(
+            "Share and figures",
+            plots.changed(selection, others),
+            "Figures that the scorer would have written otherwise: where a share costs answers.",
+        )
     yield plot(
         "Each cue against the rest",
         plots.forest(stats, selection.cues, selection.objective),
@@ -93,7 +99,8 @@ def _sorted(table: MarginTable, selection: Selection) -> list[CueStats]:
 def _expected(found: Expected) -> str:
     return (
         f"{found.share:.1%}, in {found.segments:,} segments of {found.segment_tokens:.1f} tokens; "
-        f"margin {found.margin:.3f}, agreement {found.agreement:.1%}"
+        f"margin {found.margin:.3f}, agreement {found.agreement:.1%}; "
+        f"{found.changed_figures:.1f} figures changed in 1,000 tokens of the whole"
     )
 
 
@@ -113,6 +120,7 @@ _COLUMNS = (
     ("agreement", "how often the scorer's first choice is what stands there"),
     ("delta ", "of the agreement"),
     ("whole segments", "in which it agrees with every token"),
+    ("figures", "that the scorer would change, in 1,000 of these tokens"),
 )
 
 
@@ -139,6 +147,7 @@ def _row(one: CueStats, kept: bool) -> str:
         (one.agreement.value, f"{one.agreement.value:.1%}"),
         (one.agreement_delta.value, f"{one.agreement_delta.value:+.1%}"),
         (one.full_agreement, f"{one.full_agreement:.0%}"),
+        (1 - one.figures.value, f"{1000 * (1 - one.figures.value):.1f}"),
     )
     cells = "".join(f'<td data-v="{value}">{label}</td>' for value, label in numbers)
     mark = f'<td data-v="{int(kept)}">{"✓" if kept else ""}</td>'

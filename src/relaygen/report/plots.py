@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from relaygen.analyse.margins import OBJECTIVES, CueStats, Ints, Objective
+from relaygen.analyse.margins import CueStats, Ints, Objective
 from relaygen.analyse.select import Expected, Selection
 from relaygen.report.cues import shown
 from relaygen.report.figure import FAINT, INK, LARGE, MARK, PANEL, figure_and_axes, svg
@@ -19,21 +19,32 @@ def curve(
     """Margin and agreement of the tokens handed over, by share. `others` are named sets to compare with."""
     figure, axes = figure_and_axes(6.4, 3.6)
     points = [point for point in selection.curve if point.segments]
-    for objective, colour, mark in zip(OBJECTIVES, (MARK, LARGE), "os", strict=True):
+    objectives: tuple[Objective, ...] = ("margin", "agreement")
+    for objective, colour, mark in zip(objectives, (MARK, LARGE), "os", strict=True):
         line = [point.of(objective) for point in points]
         axes.plot(
             [100 * p.share for p in points], line, color=colour, marker=mark, ms=3, lw=1.2, label=objective
         )
-        _point(axes, selection.expected, objective, colour, f"chosen, {objective}", filled=True)
-        if selection.held_out:
-            _point(axes, selection.held_out, objective, colour, f"on held-out problems, {objective}")
-        for name, expected in others:
-            _point(axes, expected, objective, colour, f"{name}, {objective}", mark="D")
-    axes.set_xlabel("share of the small model, %")
-    axes.set_ylabel("mean of the tokens handed over")
-    axes.set_xlim(left=0)
-    axes.legend(frameon=False, fontsize=7, labelcolor=INK, loc="best")
+        _sets(axes, selection, others, lambda one, of=objective: one.of(of), colour, f", {objective}")
+    _by_share(axes, "mean of the tokens handed over")
     return svg(figure, "curve", "Share of the small model against margin and agreement", standalone)
+
+
+def changed(
+    selection: Selection, others: Sequence[tuple[str, Expected]] = (), *, standalone: bool = False
+) -> str:
+    """Figures that the scorer would have changed, in 1,000 tokens of the whole text, by share."""
+    figure, axes = figure_and_axes(6.4, 2.8)
+    points = [point for point in selection.curve if point.segments]
+    axes.plot(
+        [100 * p.share for p in points],
+        [p.changed_figures for p in points],
+        color=MARK, marker="o", ms=3, lw=1.2, label="by rising share",
+    )  # fmt: skip
+    _sets(axes, selection, others, lambda one: one.changed_figures, MARK)
+    _by_share(axes, "changed figures in 1,000 tokens")
+    axes.set_ylim(bottom=0)
+    return svg(figure, "changed", "Share of the small model against changed figures", standalone)
 
 
 def forest(stats: Sequence[CueStats], chosen: Sequence[str], objective: Objective) -> str:
@@ -74,17 +85,32 @@ def lengths(tokens: Ints) -> str:
     return svg(figure, "lengths", "Lengths of the segments")
 
 
-def _point(
+def _by_share(axes: Any, what: str) -> None:
+    axes.set_xlabel("share of the small model, %")
+    axes.set_ylabel(what)
+    axes.set_xlim(left=0)
+    axes.legend(frameon=False, fontsize=7, labelcolor=INK, loc="best")
+
+
+def _sets(
     axes: Any,
-    at: Expected,
-    objective: Objective,
+    selection: Selection,
+    others: Sequence[tuple[str, Expected]],
+    height: Callable[[Expected], float],
     colour: str,
-    name: str,
-    *,
-    filled: bool = False,
-    mark: str = "o",
+    of: str = "",
 ) -> None:
-    if at.segments:
-        face = colour if filled else PANEL
-        style = {"marker": mark, "ms": 8, "ls": "none", "markerfacecolor": face, "markeredgecolor": colour}
-        axes.plot([100 * at.share], [at.of(objective)], label=name, zorder=3, **style)
+    """The chosen set as a full mark, what it is compared with as empty ones."""
+    sets = [("chosen", selection.expected, "o", colour), *((name, one, "D", PANEL) for name, one in others)]
+    if selection.held_out:
+        sets.insert(1, ("on held-out problems", selection.held_out, "o", PANEL))
+    for name, at, mark, face in sets:
+        if at.segments:
+            style = {
+                "marker": mark,
+                "ms": 8,
+                "ls": "none",
+                "markerfacecolor": face,
+                "markeredgecolor": colour,
+            }
+            axes.plot([100 * at.share], [height(at)], label=f"{name}{of}", zorder=3, **style)
