@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from scripts import vllm_cpu
 
 from relaygen import models
 from relaygen.engines.llamacpp import LlamaCppEngine
+from relaygen.engines.open import connect
+from relaygen.engines.vllm import VllmEngine
 from relaygen.local import LocalServer, LocalSettings
 
+VLLM_MODEL = "smollm2-135m"
+VLLM_MAX_STOPS = 128  # instead of 4, so that the way with all stop strings can be compared too
 SHARED = Path(os.environ.get("RELAYGEN_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 
 
@@ -69,3 +74,22 @@ async def start(stack: AsyncExitStack, model: Path, **settings: Any) -> LlamaCpp
 async def smol_engine(smollm2: Path) -> AsyncGenerator[LlamaCppEngine]:
     async with AsyncExitStack() as stack:
         yield await start(stack, smollm2, context_tokens=2048, num_slots=2)
+
+
+@pytest.fixture(scope="session")
+def vllm_url() -> Iterator[str]:
+    """A real vLLM: it takes most of a minute to start."""
+    if not vllm_cpu.is_ready(VLLM_MODEL):
+        pytest.skip(f"NOT TESTED: no vLLM here (run python scripts/vllm_cpu.py setup --model {VLLM_MODEL})")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_MAX_STOP_STRINGS", str(VLLM_MAX_STOPS))
+        with vllm_cpu.running(VLLM_MODEL) as url:
+            yield url
+
+
+@pytest_asyncio.fixture
+async def vllm_engine(vllm_url: str) -> AsyncGenerator[VllmEngine]:
+    found = await connect(vllm_url, name="vLLM", api_key=None, context_tokens=0)
+    assert isinstance(found, VllmEngine)
+    yield found
+    await found.close()

@@ -179,5 +179,5 @@ async def test_no_fault_breaks_a_promise() -> None:
 @pytest.mark.slow
 @pytest.mark.weights
 async def test_no_fault_before_llamacpp_breaks_a_promise() -> None:
-    outcomes = await chaos.play_real(12, seed=1)
+    outcomes = await chaos.play_real(6, seed=1)
     assert [outcome for outcome in outcomes if outcome.wrong] == []

@@ -23,7 +23,7 @@ SCRIPTS = (
     "Repeat this line five times: 😀🐉 因此，答案是四十二。 ありがとう 👩‍👩‍👧 naïve café",
     "Write a poem in Chinese, Thai and emoji.",
 )
-MAX_TOKENS = 32
+MAX_TOKENS = 24
 CUES = ("Therefore,", "So,", "So ", "Now,", "Next,", "now", "The", "is", "we")
 
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 Relaygen = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # the tests with weights run apart from the others
 def relaygen(tmp_path_factory: pytest.TempPathFactory) -> Relaygen:
     """The command, as installed."""
     folder = tmp_path_factory.mktemp("core")

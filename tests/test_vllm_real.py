@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import math
-import sys
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
 from relaygen.core.policy import Policy, alternate, segment
 from relaygen.engines.base import Engine, Request
 from relaygen.engines.http import Endpoint
-from relaygen.engines.open import connect
 from relaygen.engines.vllm import VllmEngine
 from relaygen.engines.vocabulary import translation
 from relaygen.examine import examine
 from relaygen.examine.checks import facts
 from relaygen.run import Pair, Run
 from relaygen.types import Author, Message, Piece, Result, Sampling
-from tests.conftest import start
+from tests.conftest import VLLM_MAX_STOPS, VLLM_MODEL, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.weights, pytest.mark.timeout(1500)]
 
-MODEL = "smollm2-135m"
-MAX_STOPS = 128  # instead of 4, so that the way with all stop strings can be compared too
-MAX_TOKENS = 48
+MAX_TOKENS = 32
 NEAR_TIE = 0.05  # in log probability: two tokens this close may change places when a batch has another shape
 CUES = ("Therefore,", "So,", "So ", "now", "is", "we")
 PROMPTS = (
@@ -43,36 +36,6 @@ PROMPTS = (
     "List three prime numbers and say why they are prime.",
     "Repeat this line five times: 😀🐉 因此，答案是四十二。 naïve café",
 )
-
-
-def script() -> ModuleType:
-    path = Path(__file__).parents[1] / "scripts" / "vllm_cpu.py"
-    spec = importlib.util.spec_from_file_location("vllm_cpu", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["vllm_cpu"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    vllm = script()
-    if not vllm.is_ready(MODEL):
-        pytest.skip(f"NOT TESTED: no vLLM here (run python scripts/vllm_cpu.py setup --model {MODEL})")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_MAX_STOP_STRINGS", str(MAX_STOPS))
-        with vllm.running(MODEL) as address:
-            yield address
-
-
-@pytest_asyncio.fixture
-async def engine(url: str) -> AsyncGenerator[VllmEngine]:
-    found = await connect(url, name="vLLM", api_key=None, context_tokens=0)
-    assert isinstance(found, VllmEngine)
-    yield found
-    await found.close()
 
 
 async def relay(large: Engine, small: Engine, prompt: str, policy: Policy, **pair: Any) -> Result:
@@ -96,7 +59,7 @@ def ids(result: Result) -> list[int]:
 async def reference(engine: VllmEngine, prompt: Sequence[int]) -> tuple[list[int], list[float]]:
     """One uninterrupted run, and how far apart the two likeliest tokens were at each place."""
     body = {
-        "model": MODEL,
+        "model": VLLM_MODEL,
         "prompt": prompt,
         "max_tokens": MAX_TOKENS,
         "temperature": 0,
@@ -111,14 +74,14 @@ async def reference(engine: VllmEngine, prompt: Sequence[int]) -> tuple[list[int
     return (tokens[:-1] if choice["finish_reason"] == "stop" else tokens), margins
 
 
-async def test_a_relay_of_a_model_with_itself_is_that_model(engine: VllmEngine, url: str) -> None:
-    small = await VllmEngine.connect(Endpoint(url))
+async def test_a_relay_of_a_model_with_itself_is_that_model(vllm_engine: VllmEngine, vllm_url: str) -> None:
+    small = await VllmEngine.connect(Endpoint(vllm_url))
     differences = 0
     for number, prompt in enumerate(PROMPTS):
-        _, prompt_ids = await engine.render([Message("user", prompt)])
-        plain, margins = await reference(engine, prompt_ids)
+        _, prompt_ids = await vllm_engine.render([Message("user", prompt)])
+        plain, margins = await reference(vllm_engine, prompt_ids)
         for policy in (alternate((3, 7, 13)[number % 3]), segment(CUES, max_small_tokens=20)):
-            result = await relay(engine, small, prompt, policy)
+            result = await relay(vllm_engine, small, prompt, policy)
             found = ids(result)
             at = next((i for i, (a, b) in enumerate(zip(plain, found, strict=False)) if a != b), None)
             if at is not None:
@@ -128,45 +91,47 @@ async def test_a_relay_of_a_model_with_itself_is_that_model(engine: VllmEngine, 
                 # A character cut by the budget is not shown: at most three tokens fewer.
                 assert len(plain) - len(found) <= (3 if result.finish_reason == "length" else 0)
             assert len(result.segments) > 1 or policy.name == "segment"
-            assert (await engine.spell(found)) == result.text
+            assert (await vllm_engine.spell(found)) == result.text
     await small.close()
     print(f"differences at near ties: {differences} of {2 * len(PROMPTS)}")
 
 
-async def test_every_way_of_ending_a_turn_gives_the_same_turns(engine: VllmEngine) -> None:
-    assert engine.stops.limit == MAX_STOPS  # found by asking
+async def test_every_way_of_ending_a_turn_gives_the_same_turns(vllm_engine: VllmEngine) -> None:
+    assert vllm_engine.stops.limit == VLLM_MAX_STOPS  # found by asking
     cues = ("is", "and", "the", "to", "She")
     policy = segment(cues, max_small_tokens=8, min_large_tokens=2)
     turns: list[Any] = []
     for way in ("all stop strings", "closing the stream", "those that ended most turns", "stop ids"):
-        engine.stops.limit = {"all stop strings": MAX_STOPS, "those that ended most turns": 4}.get(way, 0)
+        vllm_engine.stops.limit = {"all stop strings": VLLM_MAX_STOPS, "those that ended most turns": 4}.get(
+            way, 0
+        )
         if (
             way == "stop ids"
         ):  # of cues without their borders, which is not what is learnt: false stops must not matter
             for cue in cues:
-                [token_id] = await engine.tokenize(f" {cue}")
-                engine.stops.learn((f"{cue} ",), "", [Piece(f"{cue} ", (token_id,))])
-            assert len(engine.stops.pick(tuple(f"{cue} " for cue in cues))[1]) == len(cues)
-        results = [await relay(engine, engine, prompt, policy) for prompt in PROMPTS[1:3]]
+                [token_id] = await vllm_engine.tokenize(f" {cue}")
+                vllm_engine.stops.learn((f"{cue} ",), "", [Piece(f"{cue} ", (token_id,))])
+            assert len(vllm_engine.stops.pick(tuple(f"{cue} " for cue in cues))[1]) == len(cues)
+        results = [await relay(vllm_engine, vllm_engine, prompt, policy) for prompt in PROMPTS[1:3]]
         turns.append([[(s.author, s.token_ids, s.text, s.reason) for s in r.segments] for r in results])
     assert all(turn == turns[0] for turn in turns)
     assert all(len(segments) > 3 for segments in turns[0])
 
 
-async def test_a_stop_id_ends_the_request_and_stays(engine: VllmEngine) -> None:
-    prompt = await engine.tokenize("Once upon a time, there was")
-    plain, _ = await _write(engine, prompt, 12)
+async def test_a_stop_id_ends_the_request_and_stays(vllm_engine: VllmEngine) -> None:
+    prompt = await vllm_engine.tokenize("Once upon a time, there was")
+    plain, _ = await _write(vllm_engine, prompt, 12)
     stop = plain[5]
-    cut, text = await _write(engine, prompt, 12, stop_ids=(stop,))
+    cut, text = await _write(vllm_engine, prompt, 12, stop_ids=(stop,))
     assert cut == plain[: plain.index(stop) + 1]
-    assert await engine.spell(cut) == text
+    assert await vllm_engine.spell(cut) == text
 
 
-async def test_log_probabilities(engine: VllmEngine) -> None:
-    prompt = await engine.tokenize("Repeat: 🎉🐉 因此，答案是四十二。 The capital of France is")
+async def test_log_probabilities(vllm_engine: VllmEngine) -> None:
+    prompt = await vllm_engine.tokenize("Repeat: 🎉🐉 因此，答案是四十二。 The capital of France is")
     for num, stops in ((3, ()), (2, ("Paris", ".\n")), (0, ())):
         request = Request(prompt, 12, stops, Sampling(temperature=0), 1, top_logprobs=num)
-        for piece in await _pieces(engine, request):
+        for piece in await _pieces(vllm_engine, request):
             assert len(piece.logprobs) == len(piece.token_ids) > 0
             for token_id, found in zip(piece.token_ids, piece.logprobs, strict=True):
                 assert found.logprob <= 0
@@ -177,27 +142,27 @@ async def test_log_probabilities(engine: VllmEngine) -> None:
                     assert token_id in [top.token_id for top in found.top]
 
 
-async def test_a_schema_is_kept_to(engine: VllmEngine) -> None:
+async def test_a_schema_is_kept_to(vllm_engine: VllmEngine) -> None:
     schema = {
         "type": "object",
         "properties": {"city": {"enum": ["Paris", "Rome"]}},
         "required": ["city"],
         "additionalProperties": False,
     }
-    prompt = await engine.tokenize("The capital of France as JSON:\n")
+    prompt = await vllm_engine.tokenize("The capital of France as JSON:\n")
     request = Request(prompt, 40, (), Sampling(temperature=0), 1, schema=schema)
-    text = "".join(piece.text for piece in await _pieces(engine, request))
+    text = "".join(piece.text for piece in await _pieces(vllm_engine, request))
     assert json.loads(text)["city"] in ("Paris", "Rome")
 
 
-async def test_requests_end_on_whole_characters(engine: VllmEngine) -> None:
+async def test_requests_end_on_whole_characters(vllm_engine: VllmEngine) -> None:
     """Emoji of several tokens, asked for token by token: what is missing of a character is asked for again."""
-    written = await engine.tokenize("party: 🎉🐉🎉🐉🎉🐉🎉🐉🎉🐉🎉🐉")
-    whole = await _write(engine, written, 12)
+    written = await vllm_engine.tokenize("party: 🎉🐉🎉🐉🎉🐉🎉🐉🎉🐉🎉🐉")
+    whole = await _write(vllm_engine, written, 12)
     assert "🐉" in whole[1]
     text = ""
     for max_tokens in (1, 2, 8, 1, 2, 8):
-        got, shown = await _write(engine, written, max_tokens)
+        got, shown = await _write(vllm_engine, written, max_tokens)
         written, text = [*written, *got], text + shown
         assert "\ufffd" not in shown
     assert text.startswith(whole[1][:4])
@@ -215,47 +180,47 @@ async def _write(
     return [i for piece in pieces for i in piece.token_ids], "".join(piece.text for piece in pieces)
 
 
-async def test_vllm_and_llama_cpp_relay_by_ids(engine: VllmEngine, smollm2: Path) -> None:
+async def test_vllm_and_llama_cpp_relay_by_ids(vllm_engine: VllmEngine, smollm2: Path) -> None:
     async with AsyncExitStack() as stack:
         small = await start(stack, smollm2, context_tokens=2048)
         translations = {
-            Author.LARGE: await translation(engine, small),
-            Author.SMALL: await translation(small, engine),
+            Author.LARGE: await translation(vllm_engine, small),
+            Author.SMALL: await translation(small, vllm_engine),
         }
         assert translations == {Author.LARGE: {}, Author.SMALL: {}}
         policy = segment(CUES, max_small_tokens=20, min_large_tokens=2)
-        result = await relay(engine, small, PROMPTS[1], policy, translations=translations)
+        result = await relay(vllm_engine, small, PROMPTS[1], policy, translations=translations)
         assert {s.author for s in result.segments} == set(Author)
         assert not result.warnings
-        assert await engine.spell(ids(result)) == result.text
-        assert (await engine.render([Message("user", "?")]))[1] == (
+        assert await vllm_engine.spell(ids(result)) == result.text
+        assert (await vllm_engine.render([Message("user", "?")]))[1] == (
             await small.render([Message("user", "?")])
         )[1]
         assert result.timings.large.prefill_ms > 0
 
 
-async def test_the_doctor_finds_nothing_but_what_is(engine: VllmEngine) -> None:
+async def test_the_doctor_finds_nothing_but_what_is(vllm_engine: VllmEngine) -> None:
     """Started without --enable-prompt-tokens-details: only the time tells that the prefix cache works."""
-    one = await examine(engine)
+    one = await examine(vllm_engine)
     assert one.findings == ()
     assert one.cached_share == 1
     assert one.version
     assert one.version.startswith("0.")
 
 
-async def test_the_doctor_finds_the_stop_cap(engine: VllmEngine) -> None:
-    engine.stops.limit = 4
-    assert [f.name for f in facts(engine)] == ["stop-cap"]
+async def test_the_doctor_finds_the_stop_cap(vllm_engine: VllmEngine) -> None:
+    vllm_engine.stops.limit = 4
+    assert [f.name for f in facts(vllm_engine)] == ["stop-cap"]
 
 
-async def test_closing_the_stream_frees_the_server(engine: VllmEngine, url: str) -> None:
-    request = Request(await engine.tokenize("Once upon a time"), 1000, (), Sampling(temperature=1), 1)
-    async with engine.session() as session, aclosing(session.write(request)) as chunks:
+async def test_closing_the_stream_frees_the_server(vllm_engine: VllmEngine, vllm_url: str) -> None:
+    request = Request(await vllm_engine.tokenize("Once upon a time"), 1000, (), Sampling(temperature=1), 1)
+    async with vllm_engine.session() as session, aclosing(session.write(request)) as chunks:
         async for _ in chunks:
-            assert await _num_running(url) == 1
+            assert await _num_running(vllm_url) == 1
             break
     for _ in range(10):
-        if await _num_running(url) == 0:
+        if await _num_running(vllm_url) == 0:
             return
         await asyncio.sleep(0.1)
     raise AssertionError("vLLM goes on writing for nobody")

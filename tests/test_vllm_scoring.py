@@ -16,15 +16,12 @@ from relaygen.engines.vllm import VllmEngine
 from relaygen.tasks.wordproblems import generate
 from relaygen.types import Sampling
 from tests.conftest import start
-from tests.test_vllm_real import engine, url
-
-__all__ = ["engine", "url"]  # fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.weights, pytest.mark.timeout(1500)]
 
 
 async def test_vllm_and_llama_cpp_score_five_traces_alike(
-    engine: VllmEngine, smollm2: Path, tmp_path: Path
+    vllm_engine: VllmEngine, smollm2: Path, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as stack:
         llama = await start(stack, smollm2, context_tokens=512, num_slots=5)
@@ -38,7 +35,7 @@ async def test_vllm_and_llama_cpp_score_five_traces_alike(
             opened, generate(5), tmp_path / "traces.jsonl", writing, on_done=lambda: None
         )
         by_llama = await asyncio.gather(*(score_trace(llama, one) for one in traces))
-    by_vllm = [await score_trace(engine, one) for one in traces]
+    by_vllm = [await score_trace(vllm_engine, one) for one in traces]
     pairs = list(zip(by_llama, by_vllm, strict=True))
     assert all(a.token_ids == b.token_ids for a, b in pairs)
     differences = [abs(x - y) for a, b in pairs for x, y in zip(a.margins, b.margins, strict=True)]
