@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import re
@@ -9,11 +10,13 @@ import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
-from benchmarks import chaos
+from benchmarks import chaos, soak
+from rich.console import Console
 
 from relaygen.chaos import faults
 from relaygen.chaos.faults import Fault, Kind, Stage
@@ -181,3 +184,14 @@ async def test_no_fault_breaks_a_promise() -> None:
 async def test_no_fault_before_llamacpp_breaks_a_promise() -> None:
     outcomes = await chaos.play_real(6, seed=1)
     assert [outcome for outcome in outcomes if outcome.wrong] == []
+
+
+@pytest.mark.slow
+async def test_a_gateway_among_faults_keeps_nothing(tmp_path: Path) -> None:
+    """A short run of `python -m benchmarks.soak`: too short for 5 %, long enough for what leaks with each request."""
+    found = await soak.soak(argparse.Namespace(minutes=0.15, streams=20), tmp_path, Console(quiet=True))
+    assert found["faults"] > 0
+    assert found["endings"]["whole"] > 20
+    assert found["endings"]["left"] > 0
+    assert found["files"]["after"] <= found["files"]["before"]
+    assert found["growth"] < 0.25
