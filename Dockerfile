@@ -3,9 +3,12 @@
 #   docker run -p 8000:8000 -e RELAYGEN_API_KEYS=... relaygen serve --large http://gpu:8001 --small http://gpu:8002
 FROM python:3.13-slim AS build
 WORKDIR /source
+RUN python -m venv /opt/relaygen
+COPY requirements.lock ./
+RUN /opt/relaygen/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN python -m venv /opt/relaygen && /opt/relaygen/bin/pip install --no-cache-dir ".[serve]"
+RUN /opt/relaygen/bin/pip install --no-cache-dir --no-deps "." && /opt/relaygen/bin/pip check
 
 FROM python:3.13-slim
 RUN useradd --uid 10001 --create-home relaygen

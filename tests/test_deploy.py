@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
 from relaygen import config
@@ -218,12 +220,22 @@ def dockerfile() -> list[tuple[str, str]]:
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines)]
 
 
-def test_the_image_installs_extras_that_there_are_from_files_that_there_are() -> None:
+def test_the_lock_has_all_that_the_gateway_needs_by_hash() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    [extras] = [
-        found for _, rest in dockerfile() for found in re.findall(r'pip install .*"\.\[(.+)\]"', rest)
+    needed = [
+        Requirement(line) for line in (*project["dependencies"], *project["optional-dependencies"]["serve"])
     ]
-    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    entries = re.split(r"\n(?=[a-z])", (ROOT / "requirements.lock").read_text().replace("\\\n", " "))[1:]
+    assert all("--hash=sha256:" in entry for entry in entries)
+    locked = {one.name: one for one in (Requirement(entry.partition(" --hash")[0]) for entry in entries)}
+    for one in needed:
+        [version] = locked[canonicalize_name(one.name)].specifier
+        assert version.operator == "=="
+        assert one.specifier.contains(version.version), one
+
+
+def test_the_image_is_made_of_files_that_there_are() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     copied = [shlex.split(rest) for word, rest in dockerfile() if word == "COPY" and "--from" not in rest]
     sources = {source for *names, _ in copied for source in names}
