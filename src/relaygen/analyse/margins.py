@@ -235,12 +235,12 @@ def collect(
     return MarginTable(cues, plain, _traces(traces), _occurrences(found), level)
 
 
-def _values(trace: ScoredTrace) -> tuple[Sequence[float], ...]:
+def _values(trace: ScoredTrace) -> tuple[Sequence[float] | Floats, ...]:
     """Of each token, by objective."""
-    changed = (
-        not agrees and is_figure(token) for token, agrees in zip(trace.token_texts, trace.agree, strict=True)
-    )
-    return trace.margins, trace.agree, [1 - one for one in changed]
+    kept = np.ones(len(trace.agree))
+    for place in np.flatnonzero(np.equal(trace.agree, 0)).tolist():
+        kept[place] = not is_figure(trace.token_texts[place])
+    return trace.margins, trace.agree, kept
 
 
 def _traces(rows: Sequence[tuple[int, int, Floats, int]]) -> Traces:

@@ -30,21 +30,18 @@ def curve(
     return svg(figure, "curve", "Share of the small model against margin and agreement", standalone)
 
 
-def changed(
-    selection: Selection, others: Sequence[tuple[str, Expected]] = (), *, standalone: bool = False
-) -> str:
+def changed(selection: Selection, others: Sequence[tuple[str, Expected]] = ()) -> str:
     """Figures that the scorer would have changed, in 1,000 tokens of the whole text, by share."""
     figure, axes = figure_and_axes(6.4, 2.8)
     points = [point for point in selection.curve if point.segments]
+    line = [point.changed_figures for point in points]
     axes.plot(
-        [100 * p.share for p in points],
-        [p.changed_figures for p in points],
-        color=MARK, marker="o", ms=3, lw=1.2, label="by rising share",
-    )  # fmt: skip
+        [100 * p.share for p in points], line, color=MARK, marker="o", ms=3, lw=1.2, label="surest first"
+    )
     _sets(axes, selection, others, lambda one: one.changed_figures, MARK)
     _by_share(axes, "changed figures in 1,000 tokens")
     axes.set_ylim(bottom=0)
-    return svg(figure, "changed", "Share of the small model against changed figures", standalone)
+    return svg(figure, "changed", "Share of the small model against changed figures")
 
 
 def forest(stats: Sequence[CueStats], chosen: Sequence[str], objective: Objective) -> str:
@@ -106,11 +103,6 @@ def _sets(
         sets.insert(1, ("on held-out problems", selection.held_out, "o", PANEL))
     for name, at, mark, face in sets:
         if at.segments:
-            style = {
-                "marker": mark,
-                "ms": 8,
-                "ls": "none",
-                "markerfacecolor": face,
-                "markeredgecolor": colour,
-            }
-            axes.plot([100 * at.share], [height(at)], label=f"{name}{of}", zorder=3, **style)
+            faces = {"markerfacecolor": face, "markeredgecolor": colour}
+            where = [100 * at.share], [height(at)]
+            axes.plot(*where, label=f"{name}{of}", marker=mark, ms=8, ls="none", zorder=3, **faces)
