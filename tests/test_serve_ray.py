@@ -224,7 +224,7 @@ async def _a_second_gateway_for_more_work(http: aiohttp.ClientSession, engines: 
             assert response.status == 200
             await response.content.read()
 
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(150):
         streams = [asyncio.create_task(stream()) for _ in range(5)]
         while at_work() < 2:
             await asyncio.sleep(2)
