@@ -6,7 +6,7 @@
 
 From a test:
 
-    from vllm_cpu import is_ready, running
+    from scripts.vllm_cpu import is_ready, running
 
     with running("smollm2-135m") as url:
         ...  # url is http://127.0.0.1:PORT, without /v1

@@ -232,6 +232,9 @@ def test_the_lock_has_all_that_the_gateway_needs_by_hash() -> None:
         [version] = locked[canonicalize_name(one.name)].specifier
         assert version.operator == "=="
         assert one.specifier.contains(version.version), one
+    assert any(
+        "pip install --no-cache-dir --require-hashes -r requirements.lock" in rest for _, rest in dockerfile()
+    )
 
 
 def test_the_image_is_made_of_files_that_there_are() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
@@ -153,6 +154,27 @@ def test_a_figure_is_changed_where_the_scorer_wants_another_token() -> None:
     assert table.overall("figures").value == 1 - 3 / 11
     found = expected(table, ["So,"], 0)
     assert found.changed_figures == pytest.approx(1000 * 2 / 11)
+
+
+def test_nothing_handed_over_changes_no_figure() -> None:
+    found = expected(collect([scored(["a", " 1", "."])], ["So,"]), ["So,"])
+    assert (found.margin, found.figures, found.changed_figures) == (0, 1, 0)
+
+
+def test_memory_does_not_grow_with_the_number_of_traces() -> None:
+    one = scored(["So,", " it", " is", "."] + [" x"] * 5_000)
+
+    def peak_bytes(num_traces: int) -> int:
+        tracemalloc.start()
+        try:
+            table = collect((one for _ in range(num_traces)), ["So,"])
+            assert table.num_tokens == num_traces * 5_004
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak_bytes(1)  # what is made once
+    assert peak_bytes(40) < peak_bytes(1) + 1_000_000  # the sums of all tokens would be 4.8 MB
 
 
 def test_a_token_within_two_segments_of_a_cue_counts_once() -> None:

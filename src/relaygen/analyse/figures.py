@@ -15,3 +15,8 @@ _FIGURE = re.compile(r"\d|[+=/×÷]|(?<=\s)-(?!-)|(?<!\*)\*(?!\*)|times|cdot|fra
 
 def is_figure(token: str) -> bool:
     return bool(_FIGURE.search(token))
+
+
+def num_changed(kept: float) -> float:
+    """In 1,000 tokens, from the share that is no changed figure."""
+    return 1000 * (1 - kept)

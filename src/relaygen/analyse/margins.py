@@ -227,7 +227,7 @@ def collect(
             found.append((np.hstack([head, tokens + begin]), running))
             place = int(head[-1, 0]) + 1
         problem = problems.setdefault(trace.problem or trace.id, len(problems))
-        traces.append((begin, length, sums[-1], problem))
+        traces.append((begin, length, sums[-1].copy(), problem))  # a view would keep the sums of every token
         begin += length
         total = total + sums[-1]
     if not begin:

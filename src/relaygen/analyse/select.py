@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from relaygen.analyse.figures import num_changed
 from relaygen.analyse.margins import CueStats, MarginTable, Objective
 from relaygen.errors import UserError
 
@@ -34,7 +35,7 @@ PAPER_CANDIDATES: tuple[str, ...] = (
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a relay with these cues would do to the traces, were the small model's words the large model's. `share` is of all
-    tokens; margin, agreement and figures are means over the tokens handed over (0 without any)."""
+    tokens; margin, agreement and figures are means over the tokens handed over (without any 0, and 1 for figures)."""
 
     cues: tuple[str, ...]
     share: float
@@ -50,7 +51,7 @@ class Expected:
     @property
     def changed_figures(self) -> float:
         """In 1,000 tokens of the whole text."""
-        return 1000 * self.share * (1 - self.figures)
+        return self.share * num_changed(self.figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +171,8 @@ def expected(table: MarginTable, cues: Iterable[str], min_large_tokens: int = 5)
     fired = _fired(table, cues, min_large_tokens)
     found = table.found
     tokens = int((found.stop - found.start)[fired].sum())
-    means = (found.after - found.before)[fired].sum(axis=0) / max(1, tokens)
-    margin, agreement, figures = means.tolist()
+    sums: list[float] = (found.after - found.before)[fired].sum(axis=0).tolist()
+    margin, agreement, figures = (one / tokens for one in sums) if tokens else (0.0, 0.0, 1.0)
     return Expected(
         cues, tokens / table.num_tokens, margin, agreement, figures, len(fired), tokens / max(1, len(fired))
     )

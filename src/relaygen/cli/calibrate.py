@@ -23,6 +23,7 @@ from rich.text import Text
 
 from relaygen import profile as profiles
 from relaygen import trace
+from relaygen.analyse.figures import num_changed
 from relaygen.analyse.scored import ScoredTrace
 from relaygen.api import DEFAULT_LARGE, DEFAULT_SMALL
 from relaygen.calibrate import Writing, digest, same_settings, score_traces, write_traces
@@ -322,11 +323,6 @@ def _write(path: Path, text: str) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _changed(figures: float) -> float:
-    """In 1,000 tokens handed over."""
-    return 1000 * (1 - figures)
-
-
 def _print(console: Console, made: Profile, warnings: Sequence[str], out: Path) -> None:
     facts, held = made.evidence["expected"], made.evidence["held_out"]["held_back"]
     everywhere = made.evidence["all_tokens"]
@@ -339,7 +335,8 @@ def _print(console: Console, made: Profile, warnings: Sequence[str], out: Path) 
             f"{everywhere[name]:.1%}" if name != "share" else "",
         )
     table.add_row(
-        "figures changed in 1,000", *(f"{_changed(one['figures']):.1f}" for one in (facts, held, everywhere))
+        "figures changed in 1,000",
+        *(f"{num_changed(one['figures']):.1f}" for one in (facts, held, everywhere)),
     )
     console.print(table)
     cues = Table(
@@ -356,7 +353,7 @@ def _print(console: Console, made: Profile, warnings: Sequence[str], out: Path) 
                 f"{margin:.3f}",
                 f"{low:.3f} to {high:.3f}",
                 f"{agreement:.3f}",
-                f"{_changed(figures):.1f}",
+                f"{num_changed(figures):.1f}",
             )
     console.print("", cues)
     for warning in warnings:

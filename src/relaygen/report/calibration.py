@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from relaygen.analyse.figures import num_changed
 from relaygen.analyse.margins import CueStats, MarginTable
 from relaygen.analyse.select import Expected, Selection
 from relaygen.report import plots
@@ -35,7 +36,7 @@ def rows(table: MarginTable, selection: Selection) -> list[Row]:
         (
             "all tokens",
             f"margin {table.overall('margin').value:.3f}, agreement {table.overall('agreement').value:.1%}, "
-            f"{1000 * (1 - table.overall('figures').value):.1f} figures changed in 1,000",
+            f"{num_changed(table.overall('figures').value):.1f} figures changed in 1,000",
         ),
         (
             "cues",
@@ -147,7 +148,7 @@ def _row(one: CueStats, kept: bool) -> str:
         (one.agreement.value, f"{one.agreement.value:.1%}"),
         (one.agreement_delta.value, f"{one.agreement_delta.value:+.1%}"),
         (one.full_agreement, f"{one.full_agreement:.0%}"),
-        (1 - one.figures.value, f"{1000 * (1 - one.figures.value):.1f}"),
+        (1 - one.figures.value, f"{num_changed(one.figures.value):.1f}"),
     )
     cells = "".join(f'<td data-v="{value}">{label}</td>' for value, label in numbers)
     mark = f'<td data-v="{int(kept)}">{"✓" if kept else ""}</td>'
