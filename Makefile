@@ -11,7 +11,7 @@ demo: .venv/local.stamp
 	$(BIN)/relaygen run "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. How many clips did Natalia sell altogether in April and May?" --temperature 0
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

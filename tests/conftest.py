@@ -30,14 +30,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure() -> None:
+    """Under `pytest -n`, each process and what it starts keep to their own cores: llama.cpp's threads wait for each other
+    by spinning, and two engines on the same cores slow each other down fourfold."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if worker and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[int(worker) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])] or cores)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast ones first."""
+    """Fast ones first, and of the slow ones the long groups. What stays together under `pytest -n`: the fast tests of a
+    file, and those that share something dear (marked xdist_group)."""
     items.sort(
         key=lambda item: (
             item.get_closest_marker("slow") is not None,
             item.get_closest_marker("weights") is not None,
+            item.get_closest_marker("xdist_group") is None,
         )
     )
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def shared_lines(name: str) -> list[dict[str, Any]]:

@@ -204,7 +204,7 @@ async def test_the_large_engine_fails(stage: Stage, subtests: pytest.Subtests) -
     large.at = at = await place(stage, LARGE)
     async with two(large, small) as client:
         for fault in CODES:
-            with subtests.test(fault):
+            with subtests.test(fault.name):
                 large.fault = fault
                 answer = await ask(client, LARGE)
                 await until(lambda: large.num_open + small.num_open == 0)  # the fakes see it a moment later
@@ -225,7 +225,7 @@ async def test_the_small_engine_fails(stage: Stage, subtests: pytest.Subtests) -
     before = len(text_before(at))
     async with two(large, small) as client:
         for fault in CODES:
-            with subtests.test(fault):
+            with subtests.test(fault.name):
                 small.fault = fault
                 answer = await ask(client)
                 await until(lambda: large.num_open + small.num_open == 0)  # the fakes see it a moment later
@@ -253,7 +253,7 @@ async def test_another_replica_takes_over_before_the_first_token_of_a_turn(
     bad, good, small = Faulty(SCRIPT), Faulty(SCRIPT), Faulty(SCRIPT)
     bad.at = at = await place(stage, LARGE)
     for fault in (Fault.KILL, Fault.STALL, Fault.DOWN):
-        with subtests.test(fault):
+        with subtests.test(fault.name):
             bad.fault = None
             async with (
                 Server.running(bad) as a,

@@ -20,6 +20,7 @@ from relaygen.trace import Trace
 
 ROOT = Path(__file__).parent.parent
 Relaygen = Callable[..., "subprocess.CompletedProcess[str]"]
+pytestmark = pytest.mark.xdist_group("install")
 
 
 @pytest.fixture(scope="session")  # the tests with weights run apart from the others

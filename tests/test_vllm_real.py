@@ -24,7 +24,12 @@ from relaygen.run import Pair, Run
 from relaygen.types import Author, Message, Piece, Result, Sampling
 from tests.conftest import VLLM_MAX_STOPS, VLLM_MODEL, start
 
-pytestmark = [pytest.mark.slow, pytest.mark.weights, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.weights,
+    pytest.mark.timeout(1500),
+    pytest.mark.xdist_group("vllm"),
+]
 
 MAX_TOKENS = 32
 NEAR_TIE = 0.05  # in log probability: two tokens this close may change places when a batch has another shape

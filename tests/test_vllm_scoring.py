@@ -17,7 +17,12 @@ from relaygen.tasks.wordproblems import generate
 from relaygen.types import Sampling
 from tests.conftest import start
 
-pytestmark = [pytest.mark.slow, pytest.mark.weights, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.weights,
+    pytest.mark.timeout(1500),
+    pytest.mark.xdist_group("vllm"),
+]
 
 
 async def test_vllm_and_llama_cpp_score_five_traces_alike(

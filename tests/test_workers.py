@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from relaygen.config import Settings
 from relaygen.errors import UserError
 from relaygen.gateway import workers
 from relaygen.gateway.auth import Keys
+from relaygen.gateway.server import listen
 from relaygen.gateway.totals import Family, Totals
 from relaygen.simulate.script import Library
 from relaygen.simulate.server import Settings as EngineSettings
@@ -287,6 +289,18 @@ async def test_a_killed_worker_is_started_again_and_the_others_go_on() -> None:
     assert all(after[name] >= before[name] for name in sums)
     # the two that went on, the four after it, and what was counted of the two that broke
     assert after["relaygen_first_token_seconds_count"] == 8
+
+
+@processes
+async def test_who_is_told_the_address_can_connect() -> None:
+    def started() -> None:
+        socket.create_connection(listener.getsockname(), timeout=10).close()
+        signal.raise_signal(signal.SIGTERM)
+
+    async with engine() as url:
+        settings = Settings(large=url, small=url, workers=2)
+        with listen("127.0.0.1", 0) as listener:
+            await workers.serve(settings, Keys(), listener, started)
 
 
 @processes

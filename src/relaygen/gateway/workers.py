@@ -141,6 +141,8 @@ class _Parent:
                 keepers = [group.create_task(self._keep(n)) for n in range(self._settings.workers)]
                 await first(self._all_ready.wait(), self._stopping.wait())
                 if not self._stopping.is_set():
+                    self._listener.setblocking(False)
+                    self._listener.listen(_BACKLOG)  # before anybody is told the address
                     tasks = [group.create_task(self._accept()), group.create_task(self._look())]
                     started()
                     await self._stopping.wait()
@@ -266,8 +268,6 @@ class _Parent:
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        self._listener.setblocking(False)
-        self._listener.listen(_BACKLOG)
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
