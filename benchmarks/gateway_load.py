@@ -1,6 +1,6 @@
 """Many streams at once through `relaygen serve`, beside a direct reader of the engine and beside LiteLLM's proxy.
 
-    python -m benchmarks.gateway_load [--streams 200] [--tokens 200] [--rounds 2] [--without-litellm]
+    python -m benchmarks.gateway_load [--streams 200] [--tokens 200] [--rounds 2] [--replicas 1] [--without-litellm]
 
 Simulated engines (40 tokens/s a stream for the load, 1,000 for saturation), gateway, proxy and client are processes of their own.
 The same requests go, in turn and in the same run, to
@@ -12,6 +12,7 @@ The same requests go, in turn and in the same run, to
     relay x2
     litellm     LiteLLM's proxy, passing one engine's streams on (in an environment of its own, which the first run makes)
 
+With --replicas N there are N engines a side, which do not step in the same instant; LiteLLM's proxy keeps to the first.
 Gaps are between the events of one stream; "added" is the 99th percentile less that of the direct reader. At a hand-over a
 request waits for the step that its new engine is at, up to 25 ms here: that is in the gaps of `relay`, and is the engine's.
 Tokens a CPU second count all processes of the gateway or proxy; what one core can do is the figure at saturation. The last line
@@ -78,6 +79,16 @@ def free_port() -> int:
 
 
 @contextmanager
+def replicas(
+    number: int, folder: Path, traces: list[dict[str, Any]], *flags: str
+) -> Generator[dict[str, str]]:
+    """For each side the URLs of its engines, as `relaygen serve` takes several."""
+    with ExitStack() as stack:
+        pairs = [stack.enter_context(simulators(folder, traces, *flags)) for _ in range(number)]
+        yield {author: ",".join(pair[author] for pair in pairs) for author in pairs[0]}
+
+
+@contextmanager
 def gateway(engines: dict[str, str], folder: Path, num_workers: int = 1) -> Generator[tuple[str, int]]:
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "relaygen", "serve", "--port", str(port), "--max-active", "1000"]
@@ -118,9 +129,9 @@ def cpu_s(pid: int) -> float:
     return sum(sum(one.cpu_times()[:2]) for one in (found, *found.children(recursive=True)))
 
 
-def measure(url: str, model: str, pid: int | None, num_streams: int, num_tokens: int) -> dict[str, Any]:
+def measure(urls: str, model: str, pid: int | None, num_streams: int, num_tokens: int) -> dict[str, Any]:
     before = cpu_s(pid) if pid else 0.0
-    command = [sys.executable, "-m", "benchmarks.load_client", f"{url}/v1/chat/completions", model]
+    command = [sys.executable, "-m", "benchmarks.load_client", urls, model]
     command += [str(num_streams), str(num_tokens)]
     found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     used = cpu_s(pid) - before if pid else 0.0
@@ -143,7 +154,7 @@ def rounds(
             "relay x2": (two, "relaygen", two_pid),
         }
         if not options.without_litellm:
-            theirs, their_pid = stack.enter_context(litellm(engines["large"], folder, console))
+            theirs, their_pid = stack.enter_context(litellm(engines["large"].split(",")[0], folder, console))
             ways["litellm"] = theirs, "simulated-large", their_pid
         for name, way in ways.items():
             measure(*way, 5, 10)  # to warm up
@@ -183,10 +194,11 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--without-litellm", action="store_true")
     options = parser.parse_args()
     console = Console(stderr=True)
-    name, traces = recorded()
+    traces_name, traces = recorded()
     traces = [trace for trace in traces if count_tokens(trace["text"]) > options.tokens]
     if not traces:
         raise SystemExit(f"no trace is longer than {options.tokens} tokens: ask for fewer with --tokens")
@@ -195,7 +207,7 @@ def main() -> None:
         folder = Path(temporary)
         for speed in (LOAD, SATURATION):
             flags = ("--large", speed, "--small", speed, "--max-batch", "1000")
-            with simulators(folder, traces, *flags) as engines:
+            with replicas(options.replicas, folder, traces, *flags) as engines:
                 found = rounds(engines, folder, options, console)
             direct = statistics.median(one["gap_ms"]["p99"] for one in found["direct"])
             rows += [summary(way, speed, one, direct) for way, one in found.items()]
@@ -203,8 +215,8 @@ def main() -> None:
     for row in rows:
         table.add_row(*map(str, row.values()))
     Console(width=180).print(table)
-    setting = {"streams": options.streams, "tokens": options.tokens, "rounds": options.rounds, "traces": name}
-    print(json.dumps({"benchmark": "gateway_load", **setting, "rows": rows}))
+    setting = {name: vars(options)[name] for name in ("streams", "tokens", "rounds", "replicas")}
+    print(json.dumps({"benchmark": "gateway_load", **setting, "traces": traces_name, "rows": rows}))
 
 
 if __name__ == "__main__":

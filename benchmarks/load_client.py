@@ -1,10 +1,11 @@
 """Many streams at once, read as cheaply as can be: the client of benchmarks.gateway_load, in a process of its own.
 
-    python -m benchmarks.load_client URL MODEL STREAMS TOKENS
+    python -m benchmarks.load_client URL[,URL...] MODEL STREAMS TOKENS
 
-POSTs STREAMS chat completions to URL and counts the events as they come, without reading them. Prints one JSON line: errors (a
-stream that did not end with [DONE], or without TOKENS tokens by its usage), tokens, seconds from the first to the last event of
-all, and the gaps between the events of a stream in milliseconds. Events that come in one read count as gaps of 0 but the first.
+POSTs STREAMS chat completions, to the servers in turn, and counts the events as they come, without reading them. Prints one JSON
+line: errors (a stream that did not end with [DONE], or without TOKENS tokens by its usage), tokens, seconds from the first to the
+last event of all, and the gaps between the events of a stream in milliseconds. Events that come in one read count as gaps of 0
+but the first.
 """
 
 from __future__ import annotations
@@ -67,12 +68,11 @@ class Stream(asyncio.Protocol):
         return gaps
 
 
-async def load(url: str, model: str, num_streams: int, num_tokens: int) -> list[Stream]:
-    parts = urlsplit(url)
-    host, port = str(parts.hostname), int(parts.port or 80)
+async def load(urls: Sequence[str], model: str, num_streams: int, num_tokens: int) -> list[Stream]:
     loop = asyncio.get_running_loop()
     streams: list[Stream] = []
     for number in range(num_streams):
+        parts = urlsplit(urls[number % len(urls)])
         body = json.dumps(
             {
                 "model": model,
@@ -84,11 +84,13 @@ async def load(url: str, model: str, num_streams: int, num_tokens: int) -> list[
             }
         ).encode()
         head = (
-            f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
             f"Authorization: Bearer sk-none\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         request = head.encode() + body
-        _, stream = await loop.create_connection(lambda r=request: Stream(r), host, port)
+        _, stream = await loop.create_connection(
+            lambda r=request: Stream(r), str(parts.hostname), parts.port or 80
+        )
         streams.append(stream)
     await asyncio.gather(*(stream.closed for stream in streams))
     return streams
@@ -114,8 +116,8 @@ def figures(streams: Sequence[Stream], num_tokens: int) -> dict[str, object]:
 
 
 def main() -> None:
-    url, model, num_streams, num_tokens = sys.argv[1:]
-    streams = asyncio.run(load(url, model, int(num_streams), int(num_tokens)))
+    urls, model, num_streams, num_tokens = sys.argv[1:]
+    streams = asyncio.run(load(urls.split(","), model, int(num_streams), int(num_tokens)))
     print(json.dumps(figures(streams, int(num_tokens))))
 
 
