@@ -45,7 +45,7 @@ LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
 # Used by the conversion only.
 CONVERTER = ("gguf", "accelerate")
 
-MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
+MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 HOST = "127.0.0.1"
 MAX_MODEL_LEN = 2048
 # In bfloat16 two tokens often have the very same logit, and then a turn that starts anew from the ids so far
