@@ -22,6 +22,7 @@ from relaygen.local import LocalServer, LocalSettings
 
 VLLM_MODEL = "smollm2-135m"
 VLLM_MAX_STOPS = 128  # instead of 4, so that the way with all stop strings can be compared too
+LONGEST_IN_AN_ID = 100
 SHARED = Path(os.environ.get("RELAYGEN_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 
 
@@ -37,6 +38,12 @@ def pytest_configure() -> None:
     if worker and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[int(worker) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])] or cores)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """No long text in a test's id: pytest hands the id on in the environment, where Linux starts no program with 128 KiB in
+    one variable."""
+    return argname if isinstance(val, str | bytes) and len(val) > LONGEST_IN_AN_ID else None
 
 
 @pytest.hookimpl(tryfirst=True)
