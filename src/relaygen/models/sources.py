@@ -168,11 +168,13 @@ def _download(requirement: str, folder: Path, fetched: Callable[[int], None]) ->
 
 
 def largest_file(folder: Path) -> int:
-    """How far a download is, whoever does it. Files come and go while we look."""
+    """How far a download is, whoever does it. Files and folders come and go while we look: `os.walk` passes over a folder
+    that is gone, where `Path.rglob` of Python 3.11 raises."""
     sizes = [0]
-    for file in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            sizes.append(file.stat().st_size)
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                sizes.append(Path(inside, name).stat().st_size)
     return max(sizes)
 
 
